@@ -13,7 +13,7 @@ use cargo_metadata::{MetadataCommand, TargetKind};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Circles that stay: the package, files of it that may know each other, and why.
-const ALLOWED: [(&str, &[&str], &str); 4] = [
+const ALLOWED: [(&str, &[&str], &str); 3] = [
     (
         "spillway-store",
         &[
@@ -38,11 +38,6 @@ const ALLOWED: [(&str, &[&str], &str); 4] = [
             "transfer",
         ],
         "`Target` knows its connections, and each kind of command answers from the target",
-    ),
-    (
-        "spillway-client",
-        &["nvme_tcp::association", "nvme_tcp::auth", "nvme_tcp::bringup"],
-        "authentication is a step of the bring-up, and begins again when an association is lost",
     ),
     (
         "spillway-pager",

@@ -19,10 +19,10 @@
 
 use spillway_wire::nvme::{Completion, Status};
 
-use super::auth;
 use super::call::{Call, Outcome, PoolRef, Retry, Trouble};
 use super::commands;
 use super::doubt::Doubts;
+use super::phase::{Phase, Stage};
 use super::pipe::Closed;
 use super::pools::{Pools, Standing};
 use super::queue::{Event, Outgoing, Payload, Queue};
@@ -65,29 +65,6 @@ pub enum Delivery<'b> {
     Data(Ticket, usize, &'b [u8]),
     /// Something happened that concerns no data.
     Progress,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Down { dial_at_us: u64 },
-    Starting { lane: usize, stage: Stage, until_us: u64 },
-    Mending { since_us: u64 },
-    Up,
-    Stopped,
-}
-
-/// What is waited for while a lane starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    Dial,
-    Initialize,
-    Connect,
-    Authenticate(auth::Stage),
-    Enable,
-    Ready,
-    Identify,
-    Queues,
-    Pools,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ use spillway_wire::fabrics::{AuthTransfer, Fabrics};
 use spillway_wire::nvme::Completion;
 
 use super::association::Association;
-use super::bringup::succeeded;
 use super::call::Trouble;
+use super::commands::succeeded;
+use super::phase::Exchange;
 use super::queue::Payload;
 
 /// Names the exchange; there is one at a time.
@@ -19,21 +20,8 @@ const TRANSACTION: u16 = 1;
 /// The null group.
 const NO_GROUP: u8 = 0;
 
-/// What was sent last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// What this side offers.
-    Negotiate,
-    /// The request for the challenge.
-    WantChallenge,
-    /// The proof.
-    Reply,
-    /// The request for the verdict.
-    WantVerdict,
-}
-
 impl Association {
-    pub(super) fn begin_authentication(&mut self, lane: usize) -> Result<Stage, Trouble> {
+    pub(super) fn begin_authentication(&mut self, lane: usize) -> Result<Exchange, Trouble> {
         if self.settings.secret.is_none() {
             return Err(Trouble::Authentication(
                 "the target wants a secret, and none is configured",
@@ -47,33 +35,33 @@ impl Association {
         let mut message = [0; 128];
         let length = Message::Negotiate(negotiate).encode(TRANSACTION, &mut message)?;
         self.send_message(lane, &message[..length])?;
-        Ok(Stage::Negotiate)
+        Ok(Exchange::Negotiate)
     }
 
     /// A step of the exchange was answered. The next one, or none when this host is accepted.
     pub(super) fn authenticate(
         &mut self,
         lane: usize,
-        stage: Stage,
+        stage: Exchange,
         completion: &Completion,
-    ) -> Result<Option<Stage>, Trouble> {
+    ) -> Result<Option<Exchange>, Trouble> {
         succeeded("authentication", completion)?;
         let next = match stage {
-            Stage::Negotiate => {
+            Exchange::Negotiate => {
                 self.want_message(lane)?;
-                Stage::WantChallenge
+                Exchange::WantChallenge
             }
-            Stage::WantChallenge => {
+            Exchange::WantChallenge => {
                 let mut reply = [0; 256];
                 let length = self.prove(&mut reply)?;
                 self.send_message(lane, &reply[..length])?;
-                Stage::Reply
+                Exchange::Reply
             }
-            Stage::Reply => {
+            Exchange::Reply => {
                 self.want_message(lane)?;
-                Stage::WantVerdict
+                Exchange::WantVerdict
             }
-            Stage::WantVerdict => match self.message()? {
+            Exchange::WantVerdict => match self.message()? {
                 Message::Success1(_) => return Ok(None),
                 _ => return Err(Trouble::Authentication(UNEXPECTED)),
             },

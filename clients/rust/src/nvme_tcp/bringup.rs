@@ -8,9 +8,10 @@ use spillway_wire::kv::PoolEntry;
 use spillway_wire::nvme::{Command, Completion, Status};
 use spillway_wire::nvme_tcp::ADMIN_CAPSULE_DATA_BYTES;
 
-use super::association::{ADMIN, ADMIN_DEPTH, Association, INTERNAL, Phase, Stage};
+use super::association::{ADMIN, ADMIN_DEPTH, Association, INTERNAL};
 use super::call::Trouble;
-use super::commands;
+use super::commands::{self, succeeded};
+use super::phase::{Phase, Stage};
 use super::queue::Payload;
 
 /// More pools than a target can have for one client.
@@ -237,13 +238,5 @@ impl Association {
         }
         self.doubts.settle();
         self.mend(now_us)
-    }
-}
-
-/// Whether a command of the association's own did what it says.
-pub(super) fn succeeded(what: &'static str, completion: &Completion) -> Result<(), Trouble> {
-    match completion.status.is_success() {
-        true => Ok(()),
-        false => Err(Trouble::Refused(what, completion.status.code().0)),
     }
 }

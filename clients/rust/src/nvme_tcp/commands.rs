@@ -3,9 +3,9 @@
 use spillway_wire::fabrics::{ControllerConfiguration, ControllerStatus, Fabrics, property};
 use spillway_wire::identify::{self, CommandSet, IDENTIFY_BYTES, structure};
 use spillway_wire::kv::{self, CreatePool};
-use spillway_wire::nvme::{Command, FeaturesDwords, NumberOfQueues, admin, feature};
+use spillway_wire::nvme::{Command, Completion, FeaturesDwords, NumberOfQueues, admin, feature};
 
-use super::call::Call;
+use super::call::{Call, Trouble};
 use super::queue::Payload;
 
 /// Most bytes that a call sends besides values.
@@ -90,4 +90,12 @@ pub(super) fn queues_granted(result: u64) -> u16 {
 
 pub(super) fn list_pools(bytes: u32) -> (Command, Payload<'static>) {
     (Command::new(kv::admin::LIST_POOLS, 0, 0), Payload::In(bytes))
+}
+
+/// Whether a command of the association's own did what it says.
+pub(super) fn succeeded(what: &'static str, completion: &Completion) -> Result<(), Trouble> {
+    match completion.status.is_success() {
+        true => Ok(()),
+        false => Err(Trouble::Refused(what, completion.status.code().0)),
+    }
 }

@@ -4,7 +4,7 @@
 //!  store       the [`Store`](crate::Store) trait over a session
 //!  session     threads, pipes and the clock around an association      socket: TCP as pipes; tls: TLS
 //!  association the queues of a target, how they come up, calls under way, retries; no I/O
-//!    bringup, auth, commands, call, doubt, pools: its parts
+//!    bringup, auth, phase, commands, call, doubt, pools: its parts
 //!  queue       one connection: PDUs, commands and their data; no I/O
 //! ```
 //!
@@ -26,6 +26,7 @@ pub mod call;
 mod commands;
 pub mod dial;
 mod doubt;
+mod phase;
 pub mod pipe;
 mod pools;
 pub mod queue;
