@@ -10,10 +10,9 @@ use spillway_types::PAGE_BYTES;
 use crate::config::Dedup;
 use crate::index::{Index, LEAF_SLOTS, ROOT_CHUNK};
 use crate::list::List;
-use crate::reserved::PREPAID;
+use crate::position::SHARDS;
 use crate::scratch::Scratch;
-use crate::shard::SHARDS;
-use crate::slot::ValueLocation;
+use crate::slot::{PREPAID, ValueLocation};
 use crate::store::Store;
 
 /// Leaves scanned under one lock of a shard.

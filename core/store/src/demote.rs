@@ -11,9 +11,9 @@ use spillway_types::PAGE_BYTES;
 
 use crate::index::{Index, LEAF_SHIFT, LeafKey};
 use crate::list::List;
+use crate::position::{HandlePosition, SHARDS};
 use crate::put::Placed;
 use crate::scratch::Scratch;
-use crate::shard::{HandlePosition, SHARDS};
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 

@@ -1,18 +1,14 @@
 //! The disk of a kept store: writes to it and reads from it.
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-
 use spillway_tiers::sync::Ordering;
-use spillway_tiers::{Backing, Disk, DiskCounters, DiskRead, Files, KeptFile, WRITE_PAGES_MAX};
+use spillway_tiers::{Disk, DiskCounters, DiskRead, KeptFile, WRITE_PAGES_MAX};
 use spillway_types::{Key, PAGE_BYTES, PoolId};
 
-use crate::config::{Config, DiskConfig};
 use crate::error::Error;
 use crate::list::List;
+use crate::position::HandlePosition;
 use crate::put::lane;
 use crate::scratch::Scratch;
-use crate::shard::HandlePosition;
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 
@@ -34,29 +30,6 @@ impl Misfits {
         self.last_sum = Some(sum);
         self.count < TRIES
     }
-}
-
-/// An empty file tier, if configured.
-pub(crate) fn open(config: &Config) -> Result<Option<Disk>, Error> {
-    let Some(disk) = &config.disk else { return Ok(None) };
-    Ok(Some(match config.backing {
-        Backing::Memfd => Disk::Kept(Box::new(KeptFile::create(&disk.dir, disk.kept())?)),
-        Backing::Anonymous => {
-            Disk::Own(Box::new(Files::open(&disk.dir, disk.capacity_bytes, disk.delay_ns)?))
-        }
-    }))
-}
-
-/// The kept file tier, or a new one.
-pub(crate) fn restore(config: &Config, kept: Option<[OwnedFd; 2]>) -> Result<Option<Disk>, Error> {
-    let Some([file, sums]) = kept else { return open(config) };
-    let disk = config.disk.clone().unwrap_or_else(|| DiskConfig::new(PathBuf::new(), u64::MAX));
-    let disk =
-        KeptFile::take_over(file, sums, disk.kept()).map_err(|error| match error.kind() {
-            std::io::ErrorKind::InvalidData => Error::Damaged("the disk is not a store's"),
-            _ => error.into(),
-        })?;
-    Ok(Some(Disk::Kept(Box::new(disk))))
 }
 
 impl Store {
@@ -148,8 +121,9 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ClientConfig;
+    use crate::config::{ClientConfig, Config, DiskConfig};
     use crate::get::PinnedValue;
+    use spillway_tiers::Backing;
     use spillway_tiers::PageBuf;
     use spillway_types::{Get, PoolSpec, Put};
     use std::time::{Duration, Instant};

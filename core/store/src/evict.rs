@@ -5,7 +5,7 @@ use spillway_types::PAGE_BYTES;
 
 use crate::index::LEAF_SHIFT;
 use crate::list::List;
-use crate::shard::SHARDS;
+use crate::position::SHARDS;
 use crate::store::Store;
 
 impl Store {

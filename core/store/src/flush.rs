@@ -2,11 +2,11 @@
 
 use spillway_types::{Key, PoolId};
 
+use crate::flushed::Flushed;
 use crate::index::{LEAF_SLOTS, LeafKey, ROOT_CHUNK};
-use crate::migrate::Flushed;
-use crate::pools::Access;
-use crate::reuse::Use;
-use crate::shard::{HandlePosition, SHARDS};
+use crate::pool::Access;
+use crate::position::{HandlePosition, SHARDS};
+use crate::samplers::Use;
 use crate::store::Store;
 
 impl Store {

@@ -10,9 +10,9 @@ use spillway_types::{Get, Key, PAGE_BYTES, PoolId};
 
 use crate::disk::Misfits;
 use crate::error::Error;
-use crate::migrate::Flushed;
-use crate::reuse::Use;
-use crate::shard::{HandlePosition, Removed};
+use crate::flushed::Flushed;
+use crate::position::{HandlePosition, Removed};
+use crate::samplers::Use;
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 

@@ -10,7 +10,7 @@ use spillway_types::{Key, PoolId};
 
 use crate::error::Error;
 use crate::index::{Index, LEAF_SHIFT, LEAF_SLOTS, LeafKey};
-use crate::shard::{HandlePosition, SHARDS};
+use crate::position::{HandlePosition, SHARDS};
 use crate::store::Store;
 
 /// Buckets scanned under one lock of a shard.

@@ -15,10 +15,10 @@ use spillway_types::{
 use crate::client::ClientSlot;
 use crate::error::Error;
 use crate::get::PinnedValue;
-use crate::pools::Access;
+use crate::pool::Access;
+use crate::position::HandlePosition;
 use crate::put::lane;
-use crate::reuse::Use;
-use crate::shard::HandlePosition;
+use crate::samplers::Use;
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 

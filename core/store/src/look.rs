@@ -7,7 +7,7 @@ use spillway_types::{Key, PoolId};
 use crate::error::Error;
 use crate::get::{PinnedValue, Value};
 use crate::long::LongGet;
-use crate::shard::HandlePosition;
+use crate::position::HandlePosition;
 use crate::store::Store;
 
 impl Value<'_> {

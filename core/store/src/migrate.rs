@@ -9,20 +9,10 @@ use spillway_types::{ClientId, Get, Key, PoolId, VALUE_BYTES_MAX};
 
 use crate::client::client_number;
 use crate::error::Error;
+use crate::flushed::Flushed;
 use crate::index::{LEAF_SHIFT, LEAF_SLOTS};
-use crate::shard::SHARDS;
+use crate::position::SHARDS;
 use crate::store::Store;
-
-/// A removal while a client is frozen. Repeating it is harmless.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
-    /// One value, flushed or lost by a refused put.
-    Page(PoolId, Key),
-    /// All values of an object.
-    Object(PoolId, u64),
-    /// All values of a pool.
-    Pool(PoolId),
-}
 
 impl Store {
     /// Refuses the client's puts from now on, and logs flushes. When this returns, no put is in

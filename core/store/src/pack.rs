@@ -12,9 +12,9 @@ use spillway_tiers::sync::Ordering;
 use crate::demote::{Bytes, Candidate};
 use crate::index::{Index, LEAF_SHIFT, ROOT_CHUNK};
 use crate::list::List;
+use crate::position::SHARDS;
 use crate::put::Placed;
 use crate::scratch::Scratch;
-use crate::shard::SHARDS;
 use crate::slot::{Slot, ValueLocation};
 use crate::store::Store;
 

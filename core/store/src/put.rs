@@ -6,14 +6,13 @@ use spillway_tiers::{
 };
 use spillway_types::{Key, PAGE_BYTES, PoolId, Put, Refusal, VALUE_BYTES_MAX, billed_pages};
 
+use crate::flushed::Flushed;
 use crate::index::Index;
-use crate::migrate::Flushed;
-use crate::pools::Access;
-use crate::reserved::PREPAID;
-use crate::reuse::Use;
+use crate::pool::Access;
+use crate::position::HandlePosition;
+use crate::samplers::Use;
 use crate::scratch::{Packer, Scratch};
-use crate::shard::HandlePosition;
-use crate::slot::{Slot, ValueLocation};
+use crate::slot::{PREPAID, Slot, ValueLocation};
 use crate::store::Store;
 
 /// Most ephemeral values that one put may drop: several times the number in a chunk of the smallest cells, because

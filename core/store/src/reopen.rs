@@ -6,7 +6,7 @@
 //! gives an error, not a wild read.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use spillway_tiers::sync::Ordering;
 use spillway_tiers::{Arena, Backing, Claims};
@@ -14,15 +14,14 @@ use spillway_types::{ClientId, Key, Sharing};
 
 use crate::client::{client_number, client_serial};
 use crate::config::{Config, Dedup};
-use crate::disk;
 use crate::error::Error;
+use crate::file_tier;
 use crate::index::restore::Fate;
 use crate::index::{LEAF_SHIFT, LEAF_SLOTS, LeafKey, ROOT_CHUNK};
 use crate::list::List;
-use crate::pools::{POOLS_MAX, Pool, PoolShard, serial_at};
-use crate::reserved::PREPAID;
-use crate::shard::{HandlePosition, SHARDS};
-use crate::slot::{Slot, ValueLocation};
+use crate::pool::{POOLS_MAX, Pool, PoolShard, serial_at};
+use crate::position::{HandlePosition, SHARDS};
+use crate::slot::{PREPAID, Slot, ValueLocation};
 use crate::store::{Store, check};
 use crate::tables::Tables;
 
@@ -49,7 +48,33 @@ struct Known {
     members: Vec<u16>,
 }
 
+/// Names of a store's memory, in the order of [`Store::kept_descriptors`].
+const NAMES: [&str; 3] = ["frames", "index", "tables"];
+/// Names of a store's disk, in the order of [`Store::kept_disk_descriptors`].
+const DISK_NAMES: [&str; 2] = ["disk", "sums"];
+
 impl Store {
+    /// The memory of a store with [`Backing::Memfd`], for [`Store::reopen`]: names and descriptors
+    /// of three memfds, in the order in which that wants them. `None` for other stores.
+    ///
+    /// The descriptors stay the same while the store is open. A process that holds duplicates
+    /// preserves the store's persistent pools beyond the death of this process.
+    pub fn kept_descriptors(&self) -> Option<[(&'static str, BorrowedFd<'_>); 3]> {
+        debug_assert_eq!(self.config.backing == Backing::Memfd, self.arena.descriptor().is_some());
+        let [index, tables] = self.tables.descriptors()?;
+        let [frames_name, index_name, tables_name] = NAMES;
+        Some([(frames_name, self.arena.descriptor()?), (index_name, index), (tables_name, tables)])
+    }
+
+    /// The disk of a store with [`Backing::Memfd`], to be kept with its memory: names and
+    /// descriptors of the file of pages and of the memfd with their checksums. `None` for a store
+    /// without a disk. The descriptors stay the same, too.
+    pub fn kept_disk_descriptors(&self) -> Option<[(&'static str, BorrowedFd<'_>); 2]> {
+        let [file, sums] = self.kept_disk()?.descriptors()?;
+        let [file_name, sums_name] = DISK_NAMES;
+        Some([(file_name, file), (sums_name, sums)])
+    }
+
     /// Opens a store in the memory of another, whose process may have ended in any way and at any
     /// instruction. `config` has its capacity. No other process may use the memory. A kept disk
     /// continues with at most its former size, whatever `config` says. If there was none and `config`
@@ -80,7 +105,7 @@ impl Store {
                 std::io::ErrorKind::InvalidData => Error::Damaged("the frames are not a store's"),
                 _ => error.into(),
             })?;
-        let files = disk::restore(&config, disk)?;
+        let files = file_tier::restore(&config, disk)?;
         let mut store = Self::with(config, arena, files, opened)?;
         store.restore_clients()?;
         let known = store.restore_pools()?;

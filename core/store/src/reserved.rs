@@ -6,13 +6,10 @@ use spillway_types::{ClientId, Key, Lifetime, PAGE_BYTES, PoolId, PoolSpec, Shar
 
 use crate::error::Error;
 use crate::index::{LEAF_SHIFT, LEAF_SLOTS, LeafKey};
-use crate::pools::Pool;
-use crate::shard::{HandlePosition, SHARDS};
+use crate::pool::Pool;
+use crate::position::{HandlePosition, SHARDS};
 use crate::slot::ValueLocation;
 use crate::store::Store;
-
-/// The owner of values in reserved pools: no client, because the reservation is charged as a whole.
-pub(crate) const PREPAID: u16 = 0;
 
 /// The number of a page of a reserved pool.
 const fn page_number(key: Key) -> u64 {

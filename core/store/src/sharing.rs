@@ -13,36 +13,12 @@ use spillway_types::PAGE_BYTES;
 use crate::config::Dedup;
 use crate::index::{Index, LEAF_SLOTS, LeafKey, ROOT_CHUNK};
 use crate::list::List;
-use crate::pools::Access;
-use crate::reserved::PREPAID;
+use crate::pool::Access;
+use crate::position::{HandlePosition, SHARDS};
+use crate::scan::{Scan, SharedMemory};
 use crate::scratch::Packer;
-use crate::shard::{HandlePosition, SHARDS};
-use crate::slot::{Slot, ValueLocation};
+use crate::slot::{PREPAID, Slot, ValueLocation};
 use crate::store::Store;
-
-/// Memory that values share, by the last complete scan, and counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SharedMemory {
-    /// Values, and pages of values longer than a page, that share their memory with others.
-    pub values: u64,
-    /// Memory that they would take in addition if each had its own.
-    pub saved_bytes: u64,
-    /// Values for which the scan found an equal one. Only grows.
-    pub merged_values: u64,
-    /// Values that were replaced while others shared their memory. Only grows.
-    pub unshared_values: u64,
-}
-
-/// State of the scan.
-#[derive(Debug, Default)]
-pub(crate) struct Scan {
-    shard: usize,
-    leaf: u32,
-    /// Counted since the first shard.
-    seen: SharedMemory,
-    /// Results of the last complete scan.
-    last: SharedMemory,
-}
 
 /// A value that is not shared yet.
 struct Alone<'a> {

@@ -17,6 +17,10 @@ const STIFF_SHIFT: u32 = LENGTH_BITS - 1;
 
 /// Clients that a store can have at the same time.
 pub(crate) const CLIENTS_MAX: usize = 1 << OWNER_BITS;
+
+/// The owner of values in reserved pools: no client, because the reservation is charged as a whole.
+pub(crate) const PREPAID: u16 = 0;
+
 /// Files that the file tier can have at the same time, bits.
 const FILE_BITS: u32 = 8;
 /// Objects on blades that a run can have at the same time, bits.

@@ -8,15 +8,15 @@ use spillway_types::{ClientId, PAGE_BYTES, Statistics};
 use crate::chains::Chains;
 use crate::client::{ClientInfo, ClientShard, ClientSlot, client_id, client_number};
 use crate::config::{ClientConfig, Config, Dedup};
-use crate::disk;
 use crate::error::Error;
+use crate::file_tier;
+use crate::flushed::Flushed;
 use crate::index::Index;
-use crate::migrate::Flushed;
-use crate::pools::{Control, Lifetimes, POOLS_MAX, PoolShard, Pools};
-use crate::reuse::Samplers;
+use crate::pool::{Control, Lifetimes, POOLS_MAX, PoolShard, Pools};
+use crate::position::{SHARDS, Seed, shards_used};
+use crate::samplers::Samplers;
+use crate::scan::Scan;
 use crate::scratch::Scratch;
-use crate::shard::{SHARDS, Seed, shards_used};
-use crate::sharing::Scan;
 use crate::slot::CLIENTS_MAX;
 use crate::tables::{Opened, Tables};
 
@@ -95,7 +95,7 @@ impl Store {
         let shares = config.dedup != Dedup::Off;
         let arena = Arena::open(config.capacity_bytes, config.backing, shares)?;
         let opened = Tables::open(&config, random()?, random()?)?;
-        let files = disk::open(&config)?;
+        let files = file_tier::open(&config)?;
         Self::with(config, arena, files, opened)
     }
 

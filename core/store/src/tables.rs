@@ -7,21 +7,15 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use spillway_tiers::sync::{AtomicU64, Ordering};
-use spillway_tiers::{Backing, Region, Table, Zeroed};
+use spillway_tiers::{Region, Table, Zeroed};
 
 use crate::client::ClientSlot;
 use crate::config::{Config, Dedup};
 use crate::error::Error;
 use crate::index::Index;
-use crate::pools::{HANDLES_MAX, Handle, Pools};
-use crate::shard::{SHARDS, shards_used};
+use crate::pool::{HANDLES_MAX, Handle, Pools};
+use crate::position::{SHARDS, shards_used};
 use crate::slot::CLIENTS_MAX;
-use crate::store::Store;
-
-/// Names of a store's memory, in the order of [`Store::kept_descriptors`].
-const NAMES: [&str; 3] = ["frames", "index", "tables"];
-/// Names of a store's disk, in the order of [`Store::kept_disk_descriptors`].
-const DISK_NAMES: [&str; 2] = ["disk", "sums"];
 
 /// First word of the tables.
 const MAGIC: u64 = u64::from_le_bytes(*b"Spillway");
@@ -147,7 +141,8 @@ impl Tables {
         self.head[0].serial.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+    /// Index and tables, where they are kept.
+    pub(crate) fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         Some([self.index.descriptor()?, self.tables.descriptor()?])
     }
 }
@@ -166,27 +161,4 @@ fn index_bytes(config: &Config) -> usize {
 /// than its part of memory; only what is used takes memory.
 fn shard_bytes(config: &Config) -> usize {
     (config.capacity_bytes as usize / shards_used(config.capacity_bytes)).max(2 << 20)
-}
-
-impl Store {
-    /// The memory of a store with [`Backing::Memfd`], for [`Store::reopen`]: names and descriptors
-    /// of three memfds, in the order in which that wants them. `None` for other stores.
-    ///
-    /// The descriptors stay the same while the store is open. A process that holds duplicates
-    /// preserves the store's persistent pools beyond the death of this process.
-    pub fn kept_descriptors(&self) -> Option<[(&'static str, BorrowedFd<'_>); 3]> {
-        debug_assert_eq!(self.config.backing == Backing::Memfd, self.arena.descriptor().is_some());
-        let [index, tables] = self.tables.descriptors()?;
-        let [frames_name, index_name, tables_name] = NAMES;
-        Some([(frames_name, self.arena.descriptor()?), (index_name, index), (tables_name, tables)])
-    }
-
-    /// The disk of a store with [`Backing::Memfd`], to be kept with its memory: names and
-    /// descriptors of the file of pages and of the memfd with their checksums. `None` for a store
-    /// without a disk. The descriptors stay the same, too.
-    pub fn kept_disk_descriptors(&self) -> Option<[(&'static str, BorrowedFd<'_>); 2]> {
-        let [file, sums] = self.kept_disk()?.descriptors()?;
-        let [file_name, sums_name] = DISK_NAMES;
-        Some([(file_name, file), (sums_name, sums)])
-    }
 }

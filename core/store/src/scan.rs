@@ -1,0 +1,25 @@
+//! How far the scan for equal values is, and what it found.
+
+/// Memory that values share, by the last complete scan, and counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// Values, and pages of values longer than a page, that share their memory with others.
+    pub values: u64,
+    /// Memory that they would take in addition if each had its own.
+    pub saved_bytes: u64,
+    /// Values for which the scan found an equal one. Only grows.
+    pub merged_values: u64,
+    /// Values that were replaced while others shared their memory. Only grows.
+    pub unshared_values: u64,
+}
+
+/// State of the scan.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    pub(crate) shard: usize,
+    pub(crate) leaf: u32,
+    /// Counted since the first shard.
+    pub(crate) seen: SharedMemory,
+    /// Results of the last complete scan.
+    pub(crate) last: SharedMemory,
+}
