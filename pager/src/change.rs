@@ -5,39 +5,16 @@
 //! these addresses becomes managed: until the change has been processed, their state is that of the
 //! old memory. Changes are serialized, because one may move memory to where another removed some.
 
-use crate::in_thread::Hold;
+use crate::holds::Hold;
 use crate::pager::Pager;
-use crate::registrar::Task;
+use crate::plan::{NOTHING, Plan, Range};
+use crate::registrar_slot::Task;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
 use spillway_platform::task::SignalsBlocked;
 
-/// An address range: first byte, byte after the last.
-type Range = (usize, usize);
-
-const NOTHING: Range = (0, 0);
 /// The end of user addresses.
 const ADDRESSES_END: usize = 1 << 47;
-
-/// The effect of the change in progress, for readers of the kernel's events.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    /// Ranges that the calling thread forgets once the kernel has answered.
-    gone: [Range; 2],
-    /// The target of a move, which replaces mappings there.
-    target: Range,
-    /// The old place stays mapped when its pages have moved away.
-    keeps_source: bool,
-}
-
-impl Plan {
-    pub(crate) const NONE: Self = Self { gone: [NOTHING; 2], target: NOTHING, keeps_source: false };
-
-    /// Whether the calling thread handles a range that the kernel unmapped.
-    fn covers(&self, start: usize, end: usize) -> bool {
-        self.gone.iter().any(|&(from, to)| from <= start && end <= to)
-    }
-}
 
 /// An `mremap` that the program is about to make.
 #[derive(Clone, Copy, Debug)]

@@ -8,13 +8,12 @@
 //! scheme.
 
 use crate::batched_counters::{BatchedCounters, Count};
-use crate::pager::Pager;
-use crate::tree::{Eviction, reserve_pages};
+use crate::tree::Eviction;
 use spillway_tiers::sync::Lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Interval of the choice's steps, ns.
-const STEP_NS: u64 = 2_000_000;
+pub(crate) const STEP_NS: u64 = 2_000_000;
 
 /// How long a turn is measured, ns.
 const TURN_NS: u64 = 20_000_000;
@@ -236,10 +235,10 @@ impl Choice {
 /// The scheme of a process, and how it is chosen.
 pub(crate) struct Scheme {
     /// The present [`Eviction`], as a number; never `Auto`.
-    now: AtomicU32,
-    choice: Lock<Choice>,
+    pub(crate) now: AtomicU32,
+    pub(crate) choice: Lock<Choice>,
     /// When the next step is due.
-    next_step_ns: AtomicU64,
+    pub(crate) next_step_ns: AtomicU64,
 }
 
 impl Scheme {
@@ -266,46 +265,11 @@ fn other(scheme: Eviction) -> Eviction {
 }
 
 /// Pages that have come in so far, for a fault or ahead of one.
-fn pages_in(task_counters: &[BatchedCounters]) -> u64 {
+pub(crate) fn pages_in(task_counters: &[BatchedCounters]) -> u64 {
     let count = |counters: &BatchedCounters| {
         counters.counted(Count::Fetches) + counters.counted(Count::Prefetches)
     };
     task_counters.iter().map(count).sum()
-}
-
-impl Pager {
-    /// Called after a fault was answered: makes a step if one is due.
-    pub(crate) fn choose_eviction(&self, now_ns: u64) {
-        if self.settings.eviction != Eviction::Auto as u32
-            || now_ns < self.scheme.next_step_ns.load(Ordering::Relaxed)
-        {
-            return;
-        }
-        let mut choice = self.scheme.choice.lock();
-        self.scheme.next_step_ns.store(now_ns + STEP_NS, Ordering::Relaxed);
-        let pages = pages_in(&self.task_counters);
-        let before = choice.kept();
-        let step = choice.step(now_ns, pages, reserve_pages(self.budget_pages()));
-        if step == Step::Goes {
-            return;
-        }
-        self.scheme.now.store(choice.scheme() as u32, Ordering::Relaxed);
-        if let Step::Found(rates) = step {
-            let told = &self.counters().choice;
-            told.trials.fetch_add(1, Ordering::Relaxed);
-            told.on_demand_rate.store(rates.on_demand, Ordering::Relaxed);
-            told.pre_evict_rate.store(rates.pre_evict, Ordering::Relaxed);
-            told.scheme.store(choice.kept() as u32 + 1, Ordering::Relaxed);
-            if choice.kept() != before {
-                told.changes.fetch_add(1, Ordering::Relaxed);
-                told.changed_at_ns.store(now_ns, Ordering::Relaxed);
-            }
-        }
-        drop(choice);
-        if self.pre_evicts() {
-            self.want_eviction();
-        }
-    }
 }
 
 #[cfg(test)]

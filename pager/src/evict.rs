@@ -4,11 +4,14 @@
 //! are marked [`PageState::Leaving`] and moved to staging by one call; from there `retire` writes them
 //! to the store, at once or after a wait in the victim pool.
 
-use crate::pager::{EVICTOR_PLACE, Pager};
+use crate::choice::{STEP_NS, Step, pages_in};
+use crate::pager::Pager;
+use crate::places::EVICTOR_PLACE;
 use crate::quiesce::Slept;
 use crate::retire::Memory;
 use crate::staging::{AGAIN_MAX, SPARE_WINDOW, Turn, WINDOW_BYTES};
 use crate::table::{Entry, Leaf, PageState, WINDOW_PAGES, leaf_end, place};
+use crate::tree::{Eviction, reserve_pages};
 use rustix::io::Errno;
 use rustix::mm::Advice;
 use rustix::thread::{futex, sched_yield};
@@ -43,6 +46,39 @@ struct Victims<'a> {
 }
 
 impl Pager {
+    /// Called after a fault was answered: makes a step if one is due.
+    pub(crate) fn choose_eviction(&self, now_ns: u64) {
+        if self.settings.eviction != Eviction::Auto as u32
+            || now_ns < self.scheme.next_step_ns.load(Ordering::Relaxed)
+        {
+            return;
+        }
+        let mut choice = self.scheme.choice.lock();
+        self.scheme.next_step_ns.store(now_ns + STEP_NS, Ordering::Relaxed);
+        let pages = pages_in(&self.task_counters);
+        let before = choice.kept();
+        let step = choice.step(now_ns, pages, reserve_pages(self.budget_pages()));
+        if step == Step::Goes {
+            return;
+        }
+        self.scheme.now.store(choice.scheme() as u32, Ordering::Relaxed);
+        if let Step::Found(rates) = step {
+            let told = &self.counters().choice;
+            told.trials.fetch_add(1, Ordering::Relaxed);
+            told.on_demand_rate.store(rates.on_demand, Ordering::Relaxed);
+            told.pre_evict_rate.store(rates.pre_evict, Ordering::Relaxed);
+            told.scheme.store(choice.kept() as u32 + 1, Ordering::Relaxed);
+            if choice.kept() != before {
+                told.changes.fetch_add(1, Ordering::Relaxed);
+                told.changed_at_ns.store(now_ns, Ordering::Relaxed);
+            }
+        }
+        drop(choice);
+        if self.pre_evicts() {
+            self.want_eviction();
+        }
+    }
+
     /// Evicts on the fault path until the budget is met or no more pages can leave.
     pub(crate) fn make_room(&self, packer: &mut Packer) {
         for _ in 0..PATIENCE {

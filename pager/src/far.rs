@@ -1,60 +1,18 @@
 //! A pager's use of the run's blade: joining and leaving, forks, and notices.
 
-use crate::pager::{Error, Pager, take_slot};
-use crate::tree::{Counters, Notice, SET_ASIDE, SLOTS, Settings, Slot, Tree};
+use crate::error::Error;
+use crate::pager::Pager;
+use crate::tree::{Counters, Notice, SET_ASIDE, Settings, Slot, take_slot};
+use crate::ways::{ChildSlot, number_of};
 use rustix::io::Errno;
 use spillway_platform::process::ProcFolder;
-use spillway_tiers::blade::{Blade, BladeCounts, Carrier, Seal};
+use spillway_tiers::blade::BladeCounts;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const BLADE: u32 = 1;
 const MIRROR: u32 = 2;
 /// Stalls of this length are reported even if blade and mirror stay up, ms.
 const TOLD_STALL_MS: u64 = 1000;
-
-/// A process's transports to other hosts.
-#[derive(Clone, Copy, Debug)]
-pub struct Ways {
-    /// To the blade.
-    pub blade: &'static dyn Carrier,
-    /// To its mirror.
-    pub mirror: Option<&'static dyn Carrier>,
-}
-
-impl Ways {
-    /// The tier of the process in `slot`.
-    pub(crate) fn into_tier(self, tree: &'static Tree, slot: &Slot) -> Blade {
-        let settings = &tree.settings.blade;
-        let seal = Seal::of(settings.encrypt != 0, settings.share != 0, &settings.key);
-        Blade::new(seal, self.blade, self.mirror, &tree.ledger, number_of(tree, slot))
-    }
-}
-
-/// The number of a slot.
-fn number_of(tree: &Tree, slot: &Slot) -> usize {
-    let same = |other: &Slot| std::ptr::eq(other, slot);
-    tree.slots.iter().position(same).unwrap_or(SLOTS - 1)
-}
-
-/// Resources reserved for the child of a fork.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChildSlot {
-    slot: &'static Slot,
-    /// What the slot has in place of a process; 0 for the slot that all share.
-    mark: u32,
-}
-
-/// What was reported about the tiers so far.
-#[derive(Debug, Default)]
-pub(crate) struct Published {
-    counts: BladeCounts,
-    disk_reads: u64,
-    down: u32,
-    /// Blade or mirror fell, and the call that found it out has not said yet how long it took.
-    awaits_stall: bool,
-    bytes: i64,
-    inherited_bytes: i64,
-}
 
 impl Pager {
     /// Before a fork, with everything at rest: reserves a slot for the child and makes it a holder

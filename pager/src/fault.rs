@@ -4,8 +4,9 @@
 //! [`Entry::WAITED`] and lets the thread sleep until it is woken.
 
 use crate::batched_counters::Count;
+use crate::buffers::Buffers;
 use crate::costs::TIMED_ONE_IN;
-use crate::pager::{Buffers, Pager};
+use crate::pager::Pager;
 use crate::record::Asked;
 use crate::table::{Entry, Leaf, PageState, WINDOW_PAGES, place};
 use crate::tree::Notice;

@@ -5,8 +5,9 @@
 //! come to rest, the child gets the ranges, and before it runs any code of the program or of the C
 //! library its ranges are registered again and its pager is up.
 
-use crate::in_thread::Hold;
-use crate::pager::{Error, Pager};
+use crate::error::Error;
+use crate::holds::Hold;
+use crate::pager::Pager;
 use crate::table::{Entry, PageState};
 use crate::tree::Notice;
 use rustix::io::Errno;
@@ -119,8 +120,11 @@ impl Pager {
         self.start()?;
         self.advise_fork(Advice::LinuxDontFork);
         if !self.store.file_descriptors().is_empty() {
-            let reopened =
-                self.registrar_slot.ask(crate::registrar::Task::Reopen, parent_pager as usize, 0);
+            let reopened = self.registrar_slot.ask(
+                crate::registrar_slot::Task::Reopen,
+                parent_pager as usize,
+                0,
+            );
             reopened.map_err(Error::Store)?;
         }
         Ok(())

@@ -7,8 +7,9 @@
 //! has processed the first change. So a handler reads messages under the event lock, and holds it
 //! until it has processed an event.
 
+use crate::buffers::Buffers;
 use crate::fault::Fault;
-use crate::pager::{Buffers, Pager};
+use crate::pager::Pager;
 use crate::table::{Entry, PageState, place};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

@@ -5,150 +5,19 @@
 //! brought in before the call and does not leave until the call returns. The caller has to hold it.
 //! The preload library does so for the C library's reads and writes.
 
-use crate::batched_counters::BatchedCounters;
+use crate::buffers::Buffers;
 use crate::fault::Fault;
-use crate::pager::{Buffers, PROGRAM_PLACE, Pager};
+use crate::holds::Hold;
+use crate::pager::Pager;
+use crate::places::PROGRAM_PLACE;
 use crate::table::{Entry, PageState, place};
 use crate::tree::Faults;
 use rustix::thread::sched_yield;
 use spillway_platform::PAGE_SIZE;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-/// Threads that can answer faults at the same time.
-pub(crate) const ANSWERERS: usize = 32;
 /// A share of 1 in [`Pager::note_crowd`].
 const CROWD_ONE: u32 = 1 << 16;
-/// Ranges that can be held at the same time. A thread that finds none free waits for one. A call
-/// that waits for another program, on a socket for example, holds its range meanwhile.
-pub(crate) const HOLDS: usize = 1024;
-
-/// The pool of buffers for threads that answer their own faults.
-pub(crate) struct BufferPool {
-    sets: [BufferSet; ANSWERERS],
-}
-
-struct BufferSet {
-    taken: AtomicBool,
-    buffers: AtomicPtr<Buffers>,
-}
-
-impl BufferSet {
-    const fn free() -> Self {
-        Self { taken: AtomicBool::new(false), buffers: AtomicPtr::new(std::ptr::null_mut()) }
-    }
-}
-
-impl BufferPool {
-    pub(crate) const fn new() -> Self {
-        Self { sets: [const { BufferSet::free() }; ANSWERERS] }
-    }
-
-    /// Runs `work` with a free set of buffers, and its index.
-    fn with(
-        &self,
-        task_counters: &'static [BatchedCounters],
-        work: impl FnOnce(usize, &mut Buffers),
-    ) {
-        let (at, set) = loop {
-            let free = |(_, set): &(usize, &BufferSet)| !set.taken.swap(true, Ordering::Acquire);
-            match self.sets.iter().enumerate().find(free) {
-                Some(found) => break found,
-                None => sched_yield(),
-            }
-        };
-        let mut buffers = set.buffers.load(Ordering::Relaxed);
-        if buffers.is_null() {
-            buffers = Box::into_raw(Box::new(Buffers::new(&task_counters[at])));
-            set.buffers.store(buffers, Ordering::Relaxed);
-        }
-        // SAFETY: the buffers are made once and never freed. Only the thread that has taken the set
-        // uses them.
-        work(at, unsafe { &mut *buffers });
-        set.taken.store(false, Ordering::Release);
-    }
-}
-
-/// Ranges that system calls are at work on.
-pub(crate) struct Holds {
-    /// Counts the forks that led here: a child's holds are its own.
-    generation: AtomicU32,
-    count: AtomicU32,
-    ranges: [(AtomicUsize, AtomicUsize); HOLDS],
-}
-
-/// A held range; released when dropped.
-pub struct Hold<'a> {
-    holds: &'a Holds,
-    at: usize,
-    generation: u32,
-}
-
-impl Drop for Hold<'_> {
-    fn drop(&mut self) {
-        if self.holds.generation.load(Ordering::Relaxed) != self.generation {
-            return;
-        }
-        self.holds.ranges[self.at].1.store(0, Ordering::Release);
-        self.holds.ranges[self.at].0.store(0, Ordering::Release);
-        self.holds.count.fetch_sub(1, Ordering::Release);
-    }
-}
-
-impl Holds {
-    pub(crate) const fn new() -> Self {
-        let ranges = [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; HOLDS];
-        Self { generation: AtomicU32::new(0), count: AtomicU32::new(0), ranges }
-    }
-
-    /// In a forked child: drops the holds of its parent's threads.
-    pub(crate) fn let_go_after_fork(&mut self) {
-        *self.generation.get_mut() += 1;
-        *self.count.get_mut() = 0;
-        for range in &mut self.ranges {
-            (*range.0.get_mut(), *range.1.get_mut()) = (0, 0);
-        }
-    }
-
-    /// Whether nothing is held.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.count.load(Ordering::SeqCst) == 0
-    }
-
-    pub(crate) fn hold(&self, start: usize, end: usize) -> Hold<'_> {
-        self.count.fetch_add(1, Ordering::SeqCst);
-        loop {
-            for (at, range) in self.ranges.iter().enumerate() {
-                let free = range.0.compare_exchange(0, start, Ordering::SeqCst, Ordering::Relaxed);
-                if free.is_ok() {
-                    range.1.store(end, Ordering::SeqCst);
-                    let generation = self.generation.load(Ordering::Relaxed);
-                    return Hold { holds: self, at, generation };
-                }
-            }
-            sched_yield();
-        }
-    }
-
-    /// Holds a range if nothing is held. Do not also hold it by [`Self::hold`].
-    pub(crate) fn hold_alone(&self, start: usize, end: usize) -> Option<Hold<'_>> {
-        self.count.compare_exchange(0, 1, Ordering::SeqCst, Ordering::Relaxed).ok()?;
-        // Ranges are released before the count, so they are all free.
-        let (from, to) = &self.ranges[0];
-        from.store(start, Ordering::SeqCst);
-        to.store(end, Ordering::SeqCst);
-        let generation = self.generation.load(Ordering::Relaxed);
-        Some(Hold { holds: self, at: 0, generation })
-    }
-
-    /// Whether a system call is at work on part of a range.
-    pub(crate) fn overlap(&self, start: usize, end: usize) -> bool {
-        self.count.load(Ordering::SeqCst) != 0
-            && self.ranges.iter().any(|(from, to)| {
-                from.load(Ordering::SeqCst) < end && start < to.load(Ordering::SeqCst)
-            })
-    }
-}
-
 impl Pager {
     /// Whether threads answer their own faults.
     #[must_use]
@@ -168,7 +37,7 @@ impl Pager {
         // Its signal handler blocks all signals already.
         let work = self.rest.work(PROGRAM_PLACE);
         self.wait_for_events();
-        let task_counters = &self.task_counters[crate::pager::HANDLERS_MAX..];
+        let task_counters = &self.task_counters[crate::places::HANDLERS_MAX..];
         self.buffer_pool.with(task_counters, |set, buffers| {
             self.note_crowd(set);
             self.answer_own(address, write, buffers);

@@ -1,7 +1,8 @@
 //! The main task is the first task of a pager: it starts the others, then watches program and
 //! supervisor. It waits for no other task, so it can end all of them even while they rest.
 
-use crate::pager::{MAIN_TASK_PLACE, Pager};
+use crate::pager::Pager;
+use crate::places::MAIN_TASK_PLACE;
 use crate::start::FAILED;
 use crate::table::{Entry, PageState};
 use crate::tree::SET_ASIDE;

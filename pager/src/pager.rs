@@ -3,10 +3,11 @@
 use crate::batched_counters::BatchedCounters;
 use crate::choice::Scheme;
 use crate::costs::Costs;
+use crate::error::Error;
 use crate::evicting::Evicting;
-use crate::far::Ways;
 use crate::link::Link;
 use crate::parking::Parking;
+use crate::places::COUNTING_TASKS;
 use crate::quiesce::Quiesce;
 use crate::record::{Asked, Record};
 use crate::regions::Regions;
@@ -14,100 +15,19 @@ use crate::rest::Rest;
 use crate::staging::{Staging, WINDOWS};
 use crate::streams::Streams;
 use crate::table::{Entry, Table, WINDOW_PAGES};
-use crate::tree::{Counters, Eviction, Faults, Replacement, Settings, Slot, Tree};
+use crate::tree::{Counters, Eviction, Faults, Replacement, Settings, Slot, Tree, take_slot};
+use crate::ways::Ways;
 use rustix::io::Errno;
 use rustix::thread::futex;
 use spillway_platform::uffd::Uffd;
-use spillway_store::{ClientConfig, Config, DiskConfig, Packer, Scratch, Store};
-use spillway_tiers::PageBuf;
+use spillway_store::{ClientConfig, Config, DiskConfig, Scratch, Store};
 use spillway_tiers::sync::Lock;
 use spillway_types::{Key, Lifetime, PoolId, PoolSpec, Sharing};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// Most fault-handling threads of a process.
-pub const HANDLERS_MAX: usize = 32;
-/// Tasks with counters: handlers, and threads that answer their own faults at the same time.
-pub(crate) const COUNTING_TASKS: usize = HANDLERS_MAX + crate::in_thread::ANSWERERS;
-/// Place of the evictor in [`Rest`]; handlers have the places below it.
-pub(crate) const EVICTOR_PLACE: usize = HANDLERS_MAX;
-/// Place of the program's own threads in [`Rest`], shared by all of them.
-pub(crate) const PROGRAM_PLACE: usize = HANDLERS_MAX + 1;
-/// Place of the main task in [`Rest`].
-pub(crate) const MAIN_TASK_PLACE: usize = HANDLERS_MAX + 2;
 /// Part of the budget that the victim pool takes when it is in use.
 const POOL_SHARE: i64 = 5;
-
-/// Why a process can't be paged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Error {
-    /// userfaultfd was refused.
-    Userfaultfd(Errno),
-    /// No memory for the pager's own data, or no tasks.
-    Resources(Errno),
-    /// The store could not be opened.
-    Store(Errno),
-}
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Userfaultfd(errno) => write!(f, "userfaultfd was refused: {errno}"),
-            Self::Resources(errno) => write!(f, "no resources for the pager: {errno}"),
-            Self::Store(errno) => write!(f, "the page store could not be opened: {errno}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {}
-
-impl Error {
-    /// The kernel's error.
-    #[must_use]
-    pub fn errno(&self) -> Errno {
-        match *self {
-            Self::Userfaultfd(errno) | Self::Resources(errno) | Self::Store(errno) => errno,
-        }
-    }
-}
-
-/// The kernel's reason, or that a setting can't be met.
-impl From<spillway_store::Error> for Error {
-    fn from(error: spillway_store::Error) -> Self {
-        let errno = match &error {
-            spillway_store::Error::Io(error) => Errno::from_io_error(error),
-            _ => None,
-        };
-        Self::Store(errno.unwrap_or(Errno::INVAL))
-    }
-}
-
-/// Buffers of one task that answers faults or evicts.
-pub struct Buffers {
-    /// A page in transit from the store.
-    pub(crate) page: Box<PageBuf>,
-    /// Several pages in transit, one after the other.
-    pub(crate) run: Box<[PageBuf]>,
-    /// For the pages that a fault evicts.
-    pub(crate) packer: Packer,
-    /// Pages counted into the budget ahead of need, so that not every fault does it.
-    pub(crate) credit_pages: i64,
-    /// The counters of the task.
-    pub(crate) counters: &'static BatchedCounters,
-}
-
-impl Buffers {
-    /// Fresh buffers for the task with these counters.
-    pub(crate) fn new(counters: &'static BatchedCounters) -> Self {
-        Self {
-            page: Box::default(),
-            run: vec![PageBuf::ZERO; crate::streams::MOST_AHEAD].into_boxed_slice(),
-            packer: Packer::new(),
-            credit_pages: 0,
-            counters,
-        }
-    }
-}
 
 /// The userfaultfds of a process, by their numbers.
 struct Uffds {
@@ -161,21 +81,21 @@ pub struct Pager {
     pub(crate) cores: AtomicU32,
     /// See [`Pager::is_crowded`].
     pub(crate) crowd: AtomicU32,
-    pub(crate) buffer_pool: crate::in_thread::BufferPool,
-    pub(crate) holds: crate::in_thread::Holds,
+    pub(crate) buffer_pool: crate::buffers::BufferPool,
+    pub(crate) holds: crate::holds::Holds,
     /// Ranges being unmapped, replaced or moved; see [`crate::change`].
-    pub(crate) moves: crate::in_thread::Holds,
+    pub(crate) moves: crate::holds::Holds,
     /// The effect of that change.
-    pub(crate) plan: Lock<crate::change::Plan>,
-    pub(crate) registrar_slot: crate::registrar::RegistrarSlot,
+    pub(crate) plan: Lock<crate::plan::Plan>,
+    pub(crate) registrar_slot: crate::registrar_slot::RegistrarSlot,
     /// Set once a tier refused a page, so that the user gets one notice.
     pub(crate) told_full: AtomicU32,
     /// Working memory for faults that find memory full: they pack, and write to the disk tier, one at a time.
     pub(crate) spare: Lock<Option<Scratch>>,
     /// What was published about the blade already.
-    pub(crate) published: Lock<crate::far::Published>,
+    pub(crate) published: Lock<crate::ways::Published>,
     /// Resources that a fork in progress reserves for its child.
-    pub(crate) child_slot: Lock<Option<crate::far::ChildSlot>>,
+    pub(crate) child_slot: Lock<Option<crate::ways::ChildSlot>>,
 }
 
 impl Pager {
@@ -243,14 +163,14 @@ impl Pager {
             task_counters: (0..COUNTING_TASKS).map(|_| BatchedCounters::new()).collect(),
             cores: AtomicU32::new(1),
             crowd: AtomicU32::new(0),
-            buffer_pool: crate::in_thread::BufferPool::new(),
-            holds: crate::in_thread::Holds::new(),
-            moves: crate::in_thread::Holds::new(),
-            plan: Lock::new(crate::change::Plan::NONE),
-            registrar_slot: crate::registrar::RegistrarSlot::new(),
+            buffer_pool: crate::buffers::BufferPool::new(),
+            holds: crate::holds::Holds::new(),
+            moves: crate::holds::Holds::new(),
+            plan: Lock::new(crate::plan::Plan::NONE),
+            registrar_slot: crate::registrar_slot::RegistrarSlot::new(),
             told_full: AtomicU32::new(0),
             spare: Lock::new(has_spare.then(Scratch::new)),
-            published: Lock::new(crate::far::Published::default()),
+            published: Lock::new(crate::ways::Published::default()),
             child_slot: Lock::new(None),
         })
     }
@@ -280,7 +200,7 @@ impl Pager {
         self.slot = self.inherit_slot(pid)?;
         let inherited = self.store.memory_bytes() as i64;
         self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
-        self.buffer_pool = crate::in_thread::BufferPool::new();
+        self.buffer_pool = crate::buffers::BufferPool::new();
         self.holds.let_go_after_fork();
         self.moves.let_go_after_fork();
         self.evicting = Evicting::default();
@@ -452,12 +372,4 @@ fn open_store(settings: &Settings) -> Result<Store, Error> {
         config.disk = Some(DiskConfig { delay_ns, ..DiskConfig::new(path.into(), u64::MAX) });
     }
     Ok(Store::open(config)?)
-}
-
-/// A free slot of the shared page; the last one, shared, when all are taken.
-pub(crate) fn take_slot(tree: &'static Tree, pid: u32) -> &'static Slot {
-    let free = |slot: &&Slot| {
-        slot.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    tree.slots.iter().find(free).unwrap_or(&tree.slots[crate::tree::SLOTS - 1])
 }

@@ -12,7 +12,7 @@ use rustix::thread::futex;
 use spillway_tiers::sync::Lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use crate::pager::HANDLERS_MAX;
+use crate::places::HANDLERS_MAX;
 
 /// How often a handler checks where a thread runs, ns: a check takes some 10 µs.
 const LOOK_NS: u64 = 2_000_000;

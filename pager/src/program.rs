@@ -1,7 +1,8 @@
 //! Calls from the program's own threads: which memory to manage, and what they do to it.
 
-use crate::pager::{PROGRAM_PLACE, Pager};
-use crate::registrar::Task;
+use crate::pager::Pager;
+use crate::places::PROGRAM_PLACE;
+use crate::registrar_slot::Task;
 use crate::rest::Work;
 use crate::table::{Entry, PageState};
 use rustix::io::Errno;

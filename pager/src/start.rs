@@ -1,6 +1,8 @@
 //! Starting a process's pager, and ending it.
 
-use crate::pager::{Error, HANDLERS_MAX, Pager};
+use crate::error::Error;
+use crate::pager::Pager;
+use crate::places::HANDLERS_MAX;
 use rustix::fd::{BorrowedFd, IntoRawFd};
 use rustix::io::Errno;
 use rustix::thread::futex;

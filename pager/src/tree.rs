@@ -502,6 +502,14 @@ impl Tree {
     }
 }
 
+/// A free slot of the shared page; the last one, shared, when all are taken.
+pub(crate) fn take_slot(tree: &'static Tree, pid: u32) -> &'static Slot {
+    let free = |slot: &&Slot| {
+        slot.pid.compare_exchange(0, pid, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    tree.slots.iter().find(free).unwrap_or(&tree.slots[SLOTS - 1])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
