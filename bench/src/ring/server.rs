@@ -33,7 +33,7 @@ fn main() -> anyhow::Result<()> {
     let socket: PathBuf =
         arguments.next().context("usage: bench-ring-server SOCKET POLL_US")?.into();
     let poll_us = arguments.next().and_then(|text| text.to_str()?.parse().ok());
-    let poll = Duration::from_micros(poll_us.context("POLL_US is no number")?);
+    let poll = Duration::from_micros(poll_us.context("POLL_US is not a number")?);
     // As the daemon has it.
     let config = StoreConfig { backing: Backing::Memfd, ..StoreConfig::embedded(1 << 30) };
     let store = Arc::new(Store::open(config)?);

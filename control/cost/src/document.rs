@@ -64,8 +64,7 @@ impl<'a> Document<'a> {
             file: self.file.to_owned(),
             line: self.line(error.span().unwrap_or(0..0)),
             problem: error.message().lines().collect::<Vec<_>>().join(", "),
-            remedy: "mend the line; spillway cost --print-prices paper shows how such a file looks"
-                .to_owned(),
+            remedy: "fix the line; spillway cost --print-prices paper prints an example".to_owned(),
         })
     }
 
@@ -84,7 +83,7 @@ impl<'a> Document<'a> {
 
     fn no_section(&self, line: usize, key: String) -> Error {
         let remedy = format!("write [{key}] on a line of its own");
-        let problem = "is no section".to_owned();
+        let problem = "is not a section".to_owned();
         Error::Value { file: self.file.to_owned(), line, key, problem, remedy }
     }
 
@@ -221,7 +220,7 @@ impl<'d> Section<'d> {
         let value = self.get(key).ok_or_else(|| self.missing(key, what))?;
         let DeValue::Array(array) = value.get_ref() else {
             let line = self.document.line(value.span());
-            return Err(self.error(line, key, "is no list", format!("write [1, 2, 3]: {what}")));
+            return Err(self.error(line, key, "is not a list", format!("write [1, 2, 3]: {what}")));
         };
         let numbers = array.iter().map(|it| self.bounded(key, it, bounds, what));
         let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
@@ -240,7 +239,7 @@ impl<'d> Section<'d> {
             _ => {
                 let line = self.document.line(value.span());
                 let remedy = format!("write {key} = \"...\": {what}");
-                Err(self.error(line, key, "is no text", remedy))
+                Err(self.error(line, key, "is not a text", remedy))
             }
         }
     }
@@ -256,7 +255,7 @@ impl<'d> Section<'d> {
         });
         texts.filter(|texts: &Vec<String>| !texts.is_empty()).ok_or_else(|| {
             let line = self.document.line(value.span());
-            self.error(line, key, "is no list of texts", format!("write [\"...\"]: {what}"))
+            self.error(line, key, "is not a list of texts", format!("write [\"...\"]: {what}"))
         })
     }
 
@@ -319,7 +318,7 @@ impl<'d> Section<'d> {
         stray.map_or(Ok(()), |(key, _)| {
             let line = self.document.line(key.span());
             let path = format!("sources.{}", key.get_ref());
-            let remedy = "name a key of the section that it belongs to, or take it out";
+            let remedy = "name a key of its section, or remove it";
             Err(self.error(line, &path, "is the source of nothing", remedy))
         })
     }
@@ -335,7 +334,7 @@ impl<'d> Section<'d> {
             let line = self.document.line(value.span());
             self.error(line, key, problem, format!("write {}: {what}", bounds.words))
         };
-        let number = number_of(value.get_ref()).ok_or_else(|| refused("is no number".into()))?;
+        let number = number_of(value.get_ref()).ok_or_else(|| refused("is not a number".into()))?;
         match number {
             it if bounds.has(it) => Ok(it),
             it if it < 0.0 => Err(refused(format!("is negative ({it})"))),
@@ -386,7 +385,7 @@ impl<'d> Section<'d> {
         }
         let line = self.document.line(value.span());
         let remedy = "write it in quotes, as in \"2026-04-26\", \"2026-04\" or \"2026\"";
-        Err(self.error(line, "date", "is no date", remedy))
+        Err(self.error(line, "date", "is not a date", remedy))
     }
 }
 

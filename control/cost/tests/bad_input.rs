@@ -30,7 +30,7 @@ fn values_that_can_not_be() {
             PAPER,
             "hardware_usd = 2646",
             "hardware_usd = \"2646\"",
-            "configuration.max.hardware_usd is no number",
+            "configuration.max.hardware_usd is not a number",
         ),
         (
             PAPER,
@@ -54,7 +54,7 @@ fn values_that_can_not_be() {
             PAPER,
             "hardware_usd = 2646",
             "hardware_usd = 0x10",
-            "configuration.max.hardware_usd is no number",
+            "configuration.max.hardware_usd is not a number",
         ),
         (
             PAPER,
@@ -91,7 +91,7 @@ fn values_that_can_not_be() {
             PAPER,
             "throughput = [1, 2, 3, 4]",
             "throughput = 4",
-            "configuration.base.throughput is no list",
+            "configuration.base.throughput is not a list",
         ),
         (
             PAPER,
@@ -124,7 +124,7 @@ fn values_that_can_not_be() {
             "from = [\"dm-cbps.lost\"]",
             "claim[3].from names 'dm-cbps.lost', which nothing derives: there are configurations, base.fits",
         ),
-        (PAPER, "from = [\"dm-cbps.loss\"]", "from = []", "claim[3].from is no list of texts"),
+        (PAPER, "from = [\"dm-cbps.loss\"]", "from = []", "claim[3].from is not a list of texts"),
         (
             PAPER,
             "unit = \"sockets\"",
@@ -161,9 +161,9 @@ fn values_that_can_not_be() {
             CURRENT,
             "date = \"2025-11\"",
             "date = \"2025-13\"",
-            "module.standard.date is no date: write it in quotes",
+            "module.standard.date is not a date: write it in quotes",
         ),
-        (CURRENT, "date = \"2025-11\"", "date = 2025-11-01", "module.standard.date is no date"),
+        (CURRENT, "date = \"2025-11\"", "date = 2025-11-01", "module.standard.date is not a date"),
         (
             CURRENT,
             "local_gib = 2048",

@@ -110,7 +110,7 @@ impl Borrower {
         let bytes = slabs.len() as u64 * settings.machine.slab_bytes;
         if settings.dry_run {
             let size = Size(bytes);
-            tracing::info!(%id, %size, "dry run: would make a device and swap onto it");
+            tracing::info!(%id, %size, "dry run: would create a device and swap onto it");
             self.state().devices.insert(id, Arc::new(Device::pretended()));
             return Ok(());
         }
@@ -236,12 +236,12 @@ impl Borrower {
         let priority = match kernel.swap_on(&path) {
             // Despite the error, the kernel uses it: it must not be closed.
             Err(error) if self.swaps_onto(&path) => {
-                tracing::warn!(path, "swapon said: {error}");
+                tracing::warn!(path, "swapon reported: {error}");
                 String::new()
             }
             priority => priority?,
         };
-        tracing::info!(path, size = %Size(bytes), priority, "swaps onto borrowed memory");
+        tracing::info!(path, size = %Size(bytes), priority, "swapping onto borrowed memory");
         Ok(())
     }
 
@@ -300,7 +300,7 @@ impl Borrower {
             (false, false) => device.close(),
         };
         if let Err(error) = closed {
-            tracing::error!("a device is not closed: {error}");
+            tracing::error!("can't close a device: {error}");
         }
         let is_last = self.state().devices.keys().all(|other| *other == id);
         if is_last {

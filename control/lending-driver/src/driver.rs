@@ -194,7 +194,7 @@ async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) 
                     loan = name,
                     lender = lender.as_ref().map(HostId::as_str),
                     address = address.map(|address| address.to_string()),
-                    "a loan ends while pages are on their way, to it or to the local file"
+                    "a loan ends while pages are in flight to it or to the local file"
                 );
             }
         }
@@ -217,7 +217,7 @@ fn aside(outputs: &Outputs, work: impl FnOnce() -> Event + Send + 'static) {
 
 fn send(shared: &Shared, outputs: &mut Outputs, message: &Message) {
     let Some(address) = shared.peers.address(&message.to) else {
-        tracing::debug!(to = %message.to, "the registry has no address of it");
+        tracing::debug!(to = %message.to, "the registry has no address for it");
         return;
     };
     let key = format!("{} {}", message.body.name(), message.body.loan());

@@ -30,8 +30,8 @@ pub enum Error {
         /// Why.
         error: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// A kernel takes no names of hosts.
-    #[error("lender {lender}: '{address}' is no numeric address")]
+    /// Kernels do not resolve host names.
+    #[error("lender {lender}: '{address}' is not a numeric address")]
     Address {
         /// Who.
         lender: HostId,

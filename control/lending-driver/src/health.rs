@@ -121,9 +121,9 @@ impl PeerHealth {
         match self.lender(holder) {
             Some(lender) => {
                 let address = self.address(&lender);
-                tracing::warn!(%lender, address, loan, "pages go on: it answers again after {after:.1?}");
+                tracing::warn!(%lender, address, loan, "pages continue: it answers again after {after:.1?}");
             }
-            None => tracing::warn!(loan, "pages go on: it answers again after {after:.1?}"),
+            None => tracing::warn!(loan, "pages continue: it answers again after {after:.1?}"),
         }
         self.loan_works(holder);
     }

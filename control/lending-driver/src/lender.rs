@@ -118,7 +118,7 @@ pub fn free_kept(client_registry: &ClientRegistry) {
     for view in client_registry.loans() {
         let (borrower, number) = (view.loan.borrower, view.loan.number);
         if let Err(error) = client_registry.destroy_loan(&borrower, number) {
-            tracing::error!(borrower, "can't free what was lent: {error}");
+            tracing::error!(borrower, "can't free the loans' memory: {error}");
         }
     }
 }

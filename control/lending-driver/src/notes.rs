@@ -16,7 +16,7 @@ pub fn log(note: &Note, peers: &Peers) {
             tracing::info!("role: {} to {}", from.to_lowercase(), to.to_lowercase());
         }
         Note::Asked { loan, lender, slabs } => {
-            tracing::info!(%loan, %lender, address = at(lender), slabs, "asked for a loan");
+            tracing::info!(%loan, %lender, address = at(lender), slabs, "requested a loan");
         }
         Note::Granted { loan, lender } => {
             tracing::info!(%loan, %lender, address = at(lender), "the loan is granted")
@@ -28,7 +28,7 @@ pub fn log(note: &Note, peers: &Peers) {
             tracing::warn!(%loan, %lender, address = at(lender), "no answer to the request for a loan");
         }
         Note::Short { device, wanted, got } => {
-            tracing::warn!(%device, wanted, got, "found less than was wanted for a device");
+            tracing::warn!(%device, wanted, got, "found less than requested for a device");
         }
         Note::CannotBorrow { why } => tracing::warn!("can't borrow: {why}"),
         Note::Lent { loan, slabs } => {
@@ -38,10 +38,10 @@ pub fn log(note: &Note, peers: &Peers) {
             tracing::info!(%loan, address = at(&loan.borrower), ?reason, "refused to lend");
         }
         Note::ReserveFailed { loan, error } => {
-            tracing::warn!(%loan, address = at(&loan.borrower), "can't set memory aside for a loan: {error}");
+            tracing::warn!(%loan, address = at(&loan.borrower), "can't reserve memory for a loan: {error}");
         }
         Note::Recalling { loan, deadline } => {
-            tracing::info!(%loan, address = at(&loan.borrower), deadline_s = deadline.as_secs(), "recall what is lent");
+            tracing::info!(%loan, address = at(&loan.borrower), deadline_s = deadline.as_secs(), "recalling a loan");
         }
         Note::Recalled { loan, lender, deadline } => {
             tracing::info!(%loan, %lender, address = at(lender), deadline_s = deadline.as_secs(), "the lender wants it back");
@@ -63,18 +63,18 @@ pub fn log(note: &Note, peers: &Peers) {
         }
         Note::MoveSlow { device, slab, place, took } => {
             let (place, took_s) = (shown(place), took.as_secs());
-            tracing::warn!(%device, slab, place, took_s, "a slab is being moved for long: its lender or the new one hardly answers");
+            tracing::warn!(%device, slab, place, took_s, "moving a slab takes long: its lender or the new one hardly answers");
         }
         Note::MoveFailed { device, slab, error } => {
             tracing::warn!(%device, slab, "a slab can't be moved: {error}");
         }
         Note::Attached { device, slabs } => tracing::info!(%device, slabs, "the device is in use"),
         Note::AttachFailed { device, error } => {
-            tracing::error!(%device, "can't make a device: {error}");
+            tracing::error!(%device, "can't create a device: {error}");
         }
-        Note::Detached { device } => tracing::info!(%device, "the device is given back"),
+        Note::Detached { device } => tracing::info!(%device, "the device is returned"),
         Note::DetachFailed { device, error } => {
-            tracing::error!(%device, "can't give a device back yet: {error}");
+            tracing::error!(%device, "can't return a device yet: {error}");
         }
     }
 }

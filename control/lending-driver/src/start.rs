@@ -169,7 +169,7 @@ impl Prepared {
                 let limits = ServerLimits::default();
                 tokio::spawn(async move { serve(listener, &server, host, limits).await });
             }
-            Err(error) => tracing::error!("messages of other hosts can't be heard: {error}"),
+            Err(error) => tracing::error!("can't receive messages of other hosts: {error}"),
         }
         tokio::spawn(self.registry.run(said, told));
         let orders = self.orders;
@@ -196,14 +196,14 @@ impl Lending {
         if shared.is_at_rest() {
             return;
         }
-        tracing::info!("giving back what is borrowed, and recalling what is lent");
-        // Whether it was begun is seen below.
+        tracing::info!("returning borrowed memory and recalling loans");
+        // The loop below checks whether it started.
         let _ = self.handle.order(LendOrder::Drain).await;
         while !shared.is_at_rest() {
             // Borrowers get their recall time. This host needs its borrowed device until the last page is back: without
             // the daemon the device is gone, and so are programs with pages on it.
             if Instant::now() > end && !shared.has_devices() {
-                tracing::error!("not all that was lent came back in time");
+                tracing::error!("not all loans were returned in time");
                 return;
             }
             tokio::time::sleep(LOOK).await;
@@ -252,7 +252,7 @@ fn open_reserve() {
     if let Err(error) = spillway_platform::swap::open_reserve() {
         TOLD.call_once(|| {
             tracing::warn!(
-                "can't have a real-time priority ({error}), by which page-out gets at the kernel's reserve of memory: \
+                "can't get a real-time priority ({error}), which gives page-out access to the kernel's memory reserve: \
                  allow LimitRTPRIO=1, or this host may stand still when its memory is full"
             );
         });

@@ -276,7 +276,7 @@ impl Machine {
             (self.is_draining, "this host is drained; resume it first"),
             (
                 self.settings.roles == Roles::Single && !self.lent.is_empty(),
-                "this host lends; it can borrow when that has been given back, or with roles both",
+                "this host lends; it can borrow when its loans have been returned, or with roles both",
             ),
             (changing, "a device is being borrowed or returned; try again when that is done"),
             (

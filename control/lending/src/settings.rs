@@ -164,7 +164,7 @@ impl Settings {
             ),
             (
                 self.mode == Mode::Direct && self.backup != Backup::None,
-                "mode: direct has no backup of ours; say backup none, and let the kernel's md mirror",
+                "mode: direct has no backup; set backup none, and mirror with the kernel's md",
             ),
         ];
         match wrong.iter().find(|(is_wrong, _)| *is_wrong) {

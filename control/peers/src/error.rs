@@ -15,7 +15,7 @@ pub enum Error {
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),
     /// The request can't be written as HTTP.
-    #[error("the request is none: {0}")]
+    #[error("invalid request: {0}")]
     Request(#[from] hyper::http::Error),
     /// There was no answer in time.
     #[error("no answer within {0:?}")]

@@ -176,7 +176,7 @@ async fn admit(
     next: Next,
 ) -> Response {
     if !host.knows(&peer) {
-        let line = format!("{peer} is no host that lends or borrows here");
+        let line = format!("{peer} is not a host that lends or borrows here");
         return (StatusCode::FORBIDDEN, line).into_response();
     }
     match timeout(REQUEST, next.run(request)).await {
@@ -200,11 +200,12 @@ async fn message(
     let addressed: Addressed = serde_json::from_slice(&body)
         .map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))?;
     if !addressed.from.eq_ignore_ascii_case(&peer) {
-        let line = format!("the certificate is of {peer}, the message from somebody else");
+        let line =
+            format!("the certificate is that of {peer}, but the message is from another host");
         return Err((StatusCode::FORBIDDEN, line));
     }
     if !addressed.to.eq_ignore_ascii_case(host.name()) {
-        let line = format!("this is {}, and the message is for somebody else", host.name());
+        let line = format!("this is {}, but the message is for another host", host.name());
         return Err((StatusCode::MISDIRECTED_REQUEST, line));
     }
     match host.message(&peer, &body) {

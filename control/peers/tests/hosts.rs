@@ -276,7 +276,7 @@ async fn a_question_tells_why_a_host_does_not_answer() {
     assert_eq!(failed(&other), (Fault::Refused, reason));
 
     let unknown = heard(own("client.test"), "lender.test", address, TIME).await;
-    let reason = "it refuses this host: client.test is no host that lends or borrows here";
+    let reason = "it refuses this host: client.test is not a host that lends or borrows here";
     assert_eq!(failed(&unknown), (Fault::Refused, reason));
 
     // Whom this host does not trust, and who does not trust this host.

@@ -14,7 +14,7 @@ pub enum Error {
     Etcd(String),
     /// An invalid endpoint.
     #[error(
-        "'{0}' is no endpoint: write http://ADDRESS:PORT or https://ADDRESS:PORT, with a numeric address"
+        "'{0}' is not an endpoint: write http://ADDRESS:PORT or https://ADDRESS:PORT, with a numeric address"
     )]
     Endpoint(String),
 }

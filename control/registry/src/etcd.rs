@@ -95,7 +95,7 @@ pub(crate) async fn run(
         lease = session.lease;
         // One line when the connection is lost, not one for each attempt.
         if session.well || !lost {
-            tracing::warn!(%endpoint, "the registry is lost, hosts stay as they are known: {error}");
+            tracing::warn!(%endpoint, "the registry is unreachable, the known hosts stay: {error}");
         }
         lost = true;
         sleep(PAUSE).await;
@@ -270,7 +270,7 @@ impl Session<'_> {
             self.put(&mut known, pair);
         }
         let revision = found.header.revision.parse();
-        Ok((known, revision.map_err(|_| Error::Etcd("a revision is no number".into()))?))
+        Ok((known, revision.map_err(|_| Error::Etcd("a revision is not a number".into()))?))
     }
 
     async fn watch(&self, connection: &mut Connection, from: i64) -> Result<Lines, Error> {
@@ -324,8 +324,8 @@ impl Session<'_> {
             Ok(record) if known.len() < HOSTS_MAX || known.contains_key(&name) => {
                 known.insert(name, record);
             }
-            Ok(_) => tracing::warn!(host = name, "more hosts than {HOSTS_MAX}: passed over"),
-            Err(error) => tracing::warn!(host = name, "its record is passed over: {error}"),
+            Ok(_) => tracing::warn!(host = name, "more than {HOSTS_MAX} hosts: skipped"),
+            Err(error) => tracing::warn!(host = name, "its record is skipped: {error}"),
         }
     }
 

@@ -101,12 +101,12 @@ fn parse_cloudphysics(line: &str) -> Result<Request, &'static str> {
         "a" | "0a" | "2a" | "aa" | "8a" => true,
         _ => return Err("op is neither a read (28) nor a write (2a)"),
     };
-    let blocks = number(lbn).ok_or("lbn is no number")?;
-    let time_ms = number(time).ok_or("time is no number")?;
+    let blocks = number(lbn).ok_or("lbn is not a number")?;
+    let time_ms = number(time).ok_or("time is not a number")?;
     request(
         time_ms.checked_mul(1_000_000),
         blocks.checked_mul(512),
-        number(size).ok_or("size is no number")?,
+        number(size).ok_or("size is not a number")?,
         write,
     )
 }
@@ -119,12 +119,12 @@ fn parse_msr(line: &str) -> Result<Request, &'static str> {
         _ if kind.eq_ignore_ascii_case("write") => true,
         _ => return Err("Type is neither Read nor Write"),
     };
-    let time = number(time).ok_or("Timestamp is no number")?;
+    let time = number(time).ok_or("Timestamp is not a number")?;
     // Times count from 1601, which is more nanoseconds than fit.
     request(
         Some(time.wrapping_mul(100)),
         number(offset),
-        number(size).ok_or("Size is no number")?,
+        number(size).ok_or("Size is not a number")?,
         write,
     )
 }
@@ -180,7 +180,7 @@ mod tests {
             ("hello\n", "line 1: neither version"),
             ("version,time,op,size,lbn\n1,1,2a,512,3\n1,1,2b,512,3\n", "line 3: op is neither"),
             ("version,time,op,size,lbn\n1,1,2a,512\n", "line 2: not version"),
-            ("version,time,op,size,lbn\n1,-1,2a,512,4\n", "line 2: time is no number"),
+            ("version,time,op,size,lbn\n1,-1,2a,512,4\n", "line 2: time is not a number"),
             ("1,h,0,Write,99999999999999999999,1,1\n", "line 1: no place"),
             ("1,h,0,Write,0,999999999999,1\n", "line 1: a request of more"),
             ("1,h,0,Trim,0,1,1\n", "line 1: Type is neither"),

@@ -115,8 +115,8 @@ fn parse(line: &str) -> Result<Line, &'static str> {
         "free" => Op::Free,
         _ => return Err("op is none of out, take, get and free"),
     };
-    let at_ns = number(time).ok_or("time_ns is no number")?;
-    Ok(Line { at_ns, op, page: number(page).ok_or("page is no number")? })
+    let at_ns = number(time).ok_or("time_ns is not a number")?;
+    Ok(Line { at_ns, op, page: number(page).ok_or("page is not a number")? })
 }
 
 #[cfg(test)]
@@ -162,8 +162,8 @@ mod tests {
             ("1,take,5\n", "no request"),
             ("1,out\n", "line 2: not time_ns,op,page"),
             ("1,out,1\n1,in,1\n", "line 3: op is none of"),
-            ("x,out,1\n", "line 2: time_ns is no number"),
-            ("1,out,-1\n", "line 2: page is no number"),
+            ("x,out,1\n", "line 2: time_ns is not a number"),
+            ("1,out,-1\n", "line 2: page is not a number"),
         ] {
             let error = trace(lines).unwrap_err().to_string();
             assert!(error.contains(said), "{lines:?}: {error}");

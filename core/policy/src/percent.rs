@@ -12,7 +12,7 @@ pub struct Percent(u32);
 
 /// The text is not a [`Percent`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no percentage: write a number above 0 and up to 100, such as 0.75")]
+#[error("'{0}' is not a percentage: write a number above 0 and up to 100, such as 0.75")]
 pub struct PercentError(String);
 
 impl Percent {

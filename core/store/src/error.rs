@@ -47,11 +47,11 @@ pub enum Error {
     /// A lower tier returned other bytes than were stored.
     #[error("stored bytes are corrupt: checksum mismatch")]
     Corrupt,
-    /// The value went to the disk, which fails or does not answer in time.
-    #[error("the disk does not give the value back: {0}")]
+    /// The value lies on the disk, which fails or does not answer in time.
+    #[error("the disk does not return the value: {0}")]
     Disk(#[source] std::io::Error),
-    /// The value went to a blade, which does not give it back: it has lost it, or does not answer.
-    #[error("the blade does not give the value back")]
+    /// The value lies on a blade, which has lost it or does not answer.
+    #[error("the blade does not return the value")]
     Gone,
     /// The value has more concurrent readers than can be counted (50,000).
     #[error("too many readers of one value")]

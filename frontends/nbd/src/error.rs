@@ -21,16 +21,14 @@ pub enum Error {
     /// The disk's node does not appear.
     #[error("{} does not appear, though the kernel has the disk: is /dev a devtmpfs, or udev running?", .0.display())]
     Attach(std::path::PathBuf),
-    /// No place for one more connection.
-    #[error(
-        "{connections_max} connections are open, and their clients have all said who they are: no more are taken"
-    )]
+    /// The limit of connections is reached.
+    #[error("{connections_max} connections are open, and all are identified: no more are accepted")]
     Full {
         /// The server's limit.
         connections_max: usize,
     },
     /// A connection was ended for a newer one.
-    #[error("{0:?} holds many connections without saying who it is: its oldest one was ended")]
+    #[error("{0:?} holds many unidentified connections: its oldest one was closed")]
     Displaced(spillway_types::Peer),
     /// There is no TLS with this peer.
     #[error(transparent)]

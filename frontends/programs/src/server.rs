@@ -179,7 +179,7 @@ impl EventLoop {
                 tracing::warn!(
                     uid = peer.uid,
                     others,
-                    "programs: connections that say no hello gave way to newer ones"
+                    "programs: connections without a hello were closed in favour of newer ones"
                 );
             }
         }

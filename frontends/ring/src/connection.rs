@@ -307,7 +307,7 @@ impl Ring<'_> {
         self.slept_since.get_or_insert(start);
         match received {
             Ok((_, 1)) if byte[0] == WAKE => Ok(Waited::Commands),
-            Ok(_) => Err(Ended::Protocol("the socket carries something else than wake-ups")),
+            Ok(_) => Err(Ended::Protocol("the socket carries other bytes than wake-ups")),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -23,7 +23,7 @@ impl PoolTable {
     fn look_up(&mut self, store: &Store, client: ClientId, number: u32) -> Option<PoolId> {
         self.known.clear();
         let pools = store.pools(client).ok()?;
-        // A reserved pool is a block device, which the ring does not reach.
+        // A reserved pool is a block device, which the ring can't access.
         let pools = pools.iter().filter(|pool| pool.reserved_pages == 0);
         self.known.extend(pools.map(|pool| (pool.number, pool.id)));
         self.known.iter().find(|entry| entry.0 == number).map(|entry| entry.1)

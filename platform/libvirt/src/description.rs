@@ -103,7 +103,7 @@ fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
 
 /// A size, which libvirt always gives in KiB.
 fn bytes(node: Node<'_, '_>, name: &str) -> Result<u64, Error> {
-    let wrong = || Error::garbage(format!("a <{name}> that is no number of KiB"));
+    let wrong = || Error::garbage(format!("a <{name}> that is not a number of KiB"));
     let found = child(node, name).ok_or_else(wrong)?;
     let is_kib = matches!(found.attribute("unit"), Some("KiB") | None);
     let kib = found.text().and_then(|text| text.trim().parse::<u64>().ok());

@@ -13,7 +13,7 @@ async fn a_device_that_cannot_be_made_is_told_with_the_reason_and_leaves_nothing
         rig.list(&[B]).await;
         rig.kernel.fail(call, "the kernel does not want to");
         rig.order(LendOrder::Borrow(2 * SLAB_BYTES)).await.unwrap();
-        rig.until(|| rig.log.has("can't make a device: the kernel does not want to device=0"))
+        rig.until(|| rig.log.has("can't create a device: the kernel does not want to device=0"))
             .await;
         let status = rig.status();
         assert_eq!((status.devices.len(), status.borrowed.len()), (0, 0), "{call}");
@@ -75,7 +75,7 @@ async fn in_direct_mode_the_kernel_connects_and_is_disconnected_when_it_cannot_s
     let rig = Rig::start(direct).await;
     rig.kernel.fail("swap_on", "no");
     rig.order(LendOrder::Borrow(SLAB_BYTES)).await.unwrap();
-    rig.until(|| rig.log.has("can't make a device: no")).await;
+    rig.until(|| rig.log.has("can't create a device: no")).await;
     let calls = rig.kernel.calls();
     assert_eq!(calls[0], "connect 192.0.2.1:4420 nqn.2014-08.test:lender");
     assert_eq!(calls[2..], ["swap_on /dev/nvme0n1", "disconnect /dev/nvme0n1", "restore_free "]);

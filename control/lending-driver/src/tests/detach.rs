@@ -29,7 +29,7 @@ async fn a_swapoff_that_outlasts_its_limit_is_visible_and_holds_up_no_renewal() 
     assert!(borrowed.state == "held" && borrowed.lease_ms >= 19_000, "{borrowed:?}");
     rig.kernel.fail("swap_off", "swapoff took longer than 70 s");
     rig.kernel.let_go();
-    let line = "can't give a device back yet: swapoff took longer than 70 s device=0";
+    let line = "can't return a device yet: swapoff took longer than 70 s device=0";
     rig.until(|| rig.log.has(line)).await;
     assert_eq!((rig.states(), rig.kernel.disks().len()), (vec!["attached".to_owned()], 1));
 }
@@ -76,7 +76,7 @@ async fn a_device_that_cannot_be_swapped_off_stays_in_use_while_the_host_drains(
         () = rig.pass(60 * SECOND) => {}
     }
     assert!(rig.kernel.count("swap_off") >= 60 / 8, "{:?}", rig.kernel.calls());
-    let lines = rig.log.count("can't give a device back yet: the kernel has no memory device=0");
+    let lines = rig.log.count("can't return a device yet: the kernel has no memory device=0");
     assert_eq!(lines, rig.kernel.count("swap_off"));
     let status = rig.status();
     assert!(status.draining && status.devices[0].state == "attached", "{status:?}");
@@ -87,7 +87,7 @@ async fn a_device_that_cannot_be_swapped_off_stays_in_use_while_the_host_drains(
     rig.kernel.heal("swap_off");
     drained.await;
     assert!(rig.kernel.disks().is_empty() && rig.shared.is_at_rest());
-    assert!(rig.log.has("the device is given back"));
+    assert!(rig.log.has("the device is returned"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,7 +97,7 @@ async fn pages_that_would_find_no_room_are_not_brought_back() {
     rig.kernel.set_swap_used(64 << 20);
     rig.kernel.set_available(72 << 20);
     rig.order(LendOrder::Return).await.unwrap();
-    let line = "can't give a device back yet: 64.0 MiB lie on /dev/nbd0, and 72.0 MiB are available \
+    let line = "can't return a device yet: 64.0 MiB lie on /dev/nbd0, and 72.0 MiB are available \
                 with other swap: free 8.0 MiB first, or add swap device=0";
     rig.until(|| rig.log.has(line)).await;
     assert_eq!(rig.kernel.count("swap_off"), 0);
@@ -121,7 +121,7 @@ async fn a_drain_waits_for_borrowers_no_longer_than_its_limit() {
     rig.say(B, Body::MemBorReq(request));
     rig.until(|| rig.status().lent.iter().any(|loan| loan.state == "lent")).await;
     rig.lending().drain(5 * SECOND).await;
-    assert!(rig.log.has("not all that was lent came back in time"));
+    assert!(rig.log.has("not all loans were returned in time"));
     assert!(rig.hosts.sent(B).iter().any(|body| matches!(body, Body::MemLenFin(_))));
     assert_eq!(rig.status().lent[0].state, "recalled");
 }

@@ -81,7 +81,7 @@ async fn a_lender_whose_pages_come_late_is_slow_until_it_answers() {
     assert_eq!(health(&status), ("slow".to_owned(), "slow".to_owned()));
     rig.shared.health.pages_answered(holder, 3 * SECOND);
     assert!(
-        rig.log.has(&format!("pages go on: it answers again after 3.0s {loan}")),
+        rig.log.has(&format!("pages continue: it answers again after 3.0s {loan}")),
         "{}",
         rig.log
     );
@@ -103,7 +103,7 @@ async fn a_forget_that_outlasts_its_limit_is_logged_with_lender_and_address() {
     rig.push(11 * SECOND).await;
     assert!(rig.log.has("the loan is lost"), "{}", rig.log);
     let line = format!(
-        "a loan ends while pages are on their way, to it or to the local file \
+        "a loan ends while pages are in flight to it or to the local file \
          loan=\"a.test/{lost:016x}\" lender=\"b.test\" address=\"192.0.2.1:7000\""
     );
     assert!(!rig.log.has("a loan ends while"), "{}", rig.log);

@@ -73,7 +73,7 @@ impl Call<'_> {
         }
         if self.arguments.has_nothing() {
             return Err(Refused::line(
-                "ERR an argument that is no value is longer than 65536 bytes",
+                "ERR an argument other than a value is longer than 65536 bytes",
             ));
         }
         for at in command.keys(self.arguments.count()) {
