@@ -42,7 +42,7 @@ LEFT_OUT = {
         "the number of the reader's own process: lab/tests/programs-share",
     ("docs/python.md", "make wheel                     # builds target/wheels/spillway-*.whl"):
         "builds all that the package needs by itself: lab/long/python-wheel",
-    ("docs/scenarios.md", "lab/scenarios run          # an hour and a half; goes on where it was interrupted"): "hours",
+    ("docs/scenarios.md", "lab/scenarios run          # an hour and a half; continues where it was interrupted"): "hours",
 }
 
 # TOML that the text has the reader write to /etc/spillway/spillwayd.toml.
