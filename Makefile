@@ -1,22 +1,32 @@
-# make demo    installs what is missing, builds, and runs memcached in an eighth of its memory
-# make test    installs what is missing, and runs everything that CI runs
-# make build   builds the command, the library that it preloads, the daemon, and the load of the demo
-# make module  builds the module of Valkey and Redis: target/release/libspillway_valkey.so
+# make demo    installs missing packages, builds, and runs memcached in an eighth of its memory
+# make test    installs missing packages, and runs everything that CI runs
+# make build   builds the command, its preload library, the daemon, the agent, the Valkey module, the
+#              Python library, and the demo's load
+# make module  builds the module for Valkey and Redis: target/release/libspillway_valkey.so
 # make wheel   builds the Python package: target/wheels/spillway-*.whl
-# make site    checks links and spelling of the pages and the OpenAPI document, and builds them as a site: target/site/index.html
-# make agent   builds the agent of guests, a static program: target/release/spillway-agent
-# make window-client   builds a static program that tries the agent's windows: target/release/window-client
-# make install PREFIX=/usr/local   builds and installs the command, the daemon, its service, manual pages and completions; DESTDIR too
-# make install-agent PREFIX=/usr   builds and installs the agent and its systemd unit into a guest; with DESTDIR into its image
-# make install-lib PREFIX=/usr/local   builds and installs the C library, its header and pkg-config file; LIBDIR too
-# make install-module PREFIX=/usr/local   builds and installs the module of Valkey and Redis
-# make deb     builds Debian packages of what these install: target/deb/*.deb
+# make site    checks links and spelling of the pages and the OpenAPI document, and builds a site:
+#              target/site/index.html
+# make agent   builds the agent for guests, a static program: target/release/spillway-agent
+# make window-client
+#              builds a static program that tests the agent's windows: target/release/window-client
+# make install PREFIX=/usr/local
+#              builds and installs the command, the daemon, its service, manual pages and
+#              completions; accepts DESTDIR
+# make install-agent PREFIX=/usr
+#              builds and installs the agent and its systemd unit into a guest; with DESTDIR into
+#              its image
+# make install-lib PREFIX=/usr/local
+#              builds and installs the C library, its header and pkg-config file; accepts LIBDIR
+# make install-module PREFIX=/usr/local
+#              builds and installs the module for Valkey and Redis
+# make deb     builds Debian packages of the same files: target/deb/*.deb
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
 export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 
-# What demo, build and the end-to-end tests run, always built together: what one of them has built serves the others.
+# The programs that demo, build and the end-to-end tests run. They are always built together, so that
+# each reuses the others' build.
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
@@ -43,7 +53,8 @@ lib: tools
 
 MATURIN := 1.16.0
 
-# maturin asks Python of the machine which names of files it takes; the package itself is for Python 3.11 and later.
+# maturin asks the installed Python for its file names; the package itself is for Python 3.11 and
+# later.
 wheel: tools
 	@[ -x target/tools/maturin-$(MATURIN)/bin/maturin ] \
 	    || python3 -m pip install --quiet --disable-pip-version-check --target target/tools/maturin-$(MATURIN) maturin==$(MATURIN)
@@ -65,26 +76,27 @@ $(PAGE_TOOLS)/complete:
 
 site: $(PAGE_TOOLS)/complete
 	@$(PAGE_TOOLS)/bin/codespell --ignore-words docs/words.txt --skip '*.svg,*.json,*.html,*.png' $(PAGES)
-	@# It is silent where all is well, but for one line.
+	@# On success it prints one line, which grep drops.
 	@$(PAGE_TOOLS)/bin/openapi-spec-validator --validation-errors all docs/openapi.json | { grep -v ': OK$$' || true; }
 	@rm -rf target/pages && mkdir -p target/pages && cp -r $(PAGES) target/pages/
 	@# Not --quiet, which would hide warnings from --strict.
 	@$(PAGE_TOOLS)/bin/mkdocs build --strict --config-file docs/mkdocs.yml 2>&1 | sed '/^INFO/d'
 
-# It must run in any guest, whatever C library that has. A program that the loader has work with is none that is static.
+# The agent must run in any guest with any C library. A program for which ldd lists libraries is not
+# static.
 AGENT := target/release/spillway-agent
 
 agent: tools
 	@cargo rustc --release --locked --package spillway-agent --bin spillway-agent -- -C target-feature=+crt-static
 	@! ldd $(AGENT) >/dev/null 2>&1 || ldd $(AGENT) | grep -q 'statically linked' || { echo "$(AGENT) is not static"; exit 1; }
 
-# It runs in any guest, too.
+# window-client must also run in any guest.
 window-client: tools
 	@cargo rustc --release --locked --package window-client -- -C target-feature=+crt-static
 
 PREFIX ?= /usr/local
 
-# What tells lines of the source apart stays here, not where it is installed: it is most of each file.
+# Installed files have no debug information: it is most of each file.
 STRIP := --strip --strip-program=packaging/strip
 
 install: build
@@ -129,13 +141,14 @@ install-lib: lib
 	    > $(DESTDIR)$(LIBDIR)/pkgconfig/spillway.pc
 	[ -n "$(DESTDIR)" ] || ldconfig || echo "run ldconfig as root, or set LD_LIBRARY_PATH=$(LIBDIR)"
 
-# The module that make build builds: with make module, which asks less of the same crates, cargo would build each anew after the other.
-# The servers load a file only if it may be executed.
+# This installs the module that make build builds. make module enables fewer features of the same
+# crates, so cargo would rebuild them.
+# The servers load a file only if it is executable.
 install-module: build
 	install -D -m 755 $(STRIP) target/release/libspillway_valkey.so $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_valkey.so
 
 DEB := target/deb
-# An upgrade is tried with a higher one.
+# To test an upgrade, set a higher version.
 DEB_VERSION := $(VERSION)
 
 # dpkg writes the packages beside the folder in which it builds them.
@@ -147,7 +160,7 @@ deb: tools
 	    "$$(git log -1 --format=%cD 2>/dev/null || date -R)" > $(DEB)/build/debian/changelog
 	@cd $(DEB)/build && SPILLWAY_SOURCE=$(CURDIR) dpkg-buildpackage --build=binary --no-sign
 
-# A C compiler and linker, and Rust as rust-toolchain.toml names it.
+# A C compiler and linker, and the Rust version in rust-toolchain.toml.
 tools:
 	@command -v cc >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends build-essential; }
 	@command -v cargo >/dev/null || { \

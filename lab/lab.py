@@ -1,6 +1,6 @@
-"""What the Python tests share: paged processes, small clients of Redis and memcached, checked values.
+"""Helpers for the Python tests: paged processes, daemons, a small Redis client, checked values.
 
-SPILLWAY and LAB_SIZE mean what they mean in lab.sh.
+SPILLWAY and LAB_SIZE have the same meaning as in lab.sh.
 """
 
 import atexit
@@ -31,7 +31,7 @@ _started = []
 
 @atexit.register
 def _clean():
-    # A daemon's keeper takes the daemon along only if it is asked to end.
+    # A daemon's keeper ends the daemon only on SIGTERM.
     for process in _started:
         if process.poll() is None:
             process.terminate()
@@ -45,12 +45,12 @@ def _clean():
 
 
 def _end(*_):
-    # timeout(1) signals twice: the process, then its group. The second must not end the cleaning.
+    # timeout(1) signals twice: the process, then its group. The second signal must not stop the cleanup.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit("FAILED: ended by SIGTERM")
 
 
-# A time limit ends a test by SIGTERM: it still cleans up.
+# A time limit ends a test by SIGTERM; the test then still cleans up.
 signal.signal(signal.SIGTERM, _end)
 
 
@@ -59,19 +59,19 @@ def fail(line):
 
 
 def by_size(full, ci):
-    """The one of two sizes that LAB_SIZE asks for."""
+    """Returns the size for LAB_SIZE."""
     return ci if CI else full
 
 
 def command(local, *program, options=()):
-    """The command line that runs `program` paged within `local`."""
+    """Returns the command line that runs `program` paged within `local`."""
     if PLAIN:
         return [str(part) for part in program]
     return [SPILLWAY, "run", "--local", local, "--stats", str(STATS), *options, "--", *map(str, program)]
 
 
 def start(line, **options):
-    """Starts a process that ends with this test at the latest."""
+    """Starts a process that ends when this test ends, or earlier."""
     options.setdefault("stdin", subprocess.DEVNULL)
     process = subprocess.Popen([str(part) for part in line], **options)
     _started.append(process)
@@ -79,7 +79,7 @@ def start(line, **options):
 
 
 def tool(name, *libraries):
-    """A program of lab/tools, built if its source is newer."""
+    """Returns a program of lab/tools; builds it if its source is newer."""
     program, source = BUILT / name, LAB / f"tools/{name}.c"
     BUILT.mkdir(parents=True, exist_ok=True)
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
@@ -88,7 +88,7 @@ def tool(name, *libraries):
 
 
 def stat(name):
-    """A number of the last paged run that has ended; `name` is its path, as in counters.fetches."""
+    """Returns a number of the last ended paged run; `name` is a path such as counters.fetches."""
     node = json.loads(STATS.read_text())
     for part in name.split("."):
         if part not in node:
@@ -98,7 +98,7 @@ def stat(name):
 
 
 def went_far(pages):
-    """At least so many pages left local memory."""
+    """Fails unless at least `pages` pages left local memory."""
     if PLAIN:
         return
     evictions = stat("counters.evictions")
@@ -108,7 +108,7 @@ def went_far(pages):
 
 
 def until(condition, what, seconds=60):
-    """Waits until `condition` answers something true; gives that."""
+    """Waits until `condition` returns a true value, and returns it."""
     end = time.monotonic() + seconds
     while not (answer := condition()):
         if time.monotonic() > end:
@@ -118,14 +118,14 @@ def until(condition, what, seconds=60):
 
 
 def stop(pid):
-    """Stops a process. Its threads stop one by one: one that runs meanwhile could answer one more."""
+    """Stops a process. Waits for all its threads, because one that still runs could answer a request."""
     os.kill(pid, signal.SIGSTOP)
     tasks = list(pathlib.Path(f"/proc/{pid}/task").glob("*/stat"))
     until(lambda: all(task.read_text().rpartition(")")[2].split()[0] == "T" for task in tasks), "all threads to stop", 10)
 
 
 def ends(process, seconds=60):
-    """The exit status of a process that must end by itself."""
+    """Returns the exit status of a process that must end by itself."""
     try:
         return process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -133,7 +133,7 @@ def ends(process, seconds=60):
 
 
 def paged_resident_kib(pid):
-    """Resident KiB of the mappings of a process that are registered with a userfaultfd."""
+    """Returns the resident KiB of those mappings of a process that are registered with a userfaultfd."""
     total = resident = 0
     for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if line.startswith("Rss:"):
@@ -144,7 +144,7 @@ def paged_resident_kib(pid):
 
 
 def memory_kib(pid, name):
-    """What a process takes (VmRSS), or took at most (VmHWM), KiB."""
+    """Returns the memory of a process, now (VmRSS) or at its peak (VmHWM), in KiB."""
     for line in open(f"/proc/{pid}/status"):
         if line.startswith(name + ":"):
             return int(line.split()[1])
@@ -152,7 +152,7 @@ def memory_kib(pid, name):
 
 
 def tasks():
-    """Every process that is not a zombie: {pid: (parent, command line)}."""
+    """Returns every process that is not a zombie: {pid: (parent, command line)}."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -168,7 +168,7 @@ def tasks():
 
 
 def preloaded():
-    """This test's processes that have the preload library mapped, wherever they have gone."""
+    """Returns this test's processes that have the preload library mapped, whatever their parent is."""
     mark = f"LAB_WORK={WORK}".encode()
     found = set()
     for pid in tasks():
@@ -182,7 +182,7 @@ def preloaded():
 
 
 class Traces:
-    """What is on the machine before a run, to see that nothing is left behind."""
+    """Records the files on the machine before a run, to check that nothing is left behind."""
 
     def __init__(self, *directories):
         self.directories = [pathlib.Path("/dev/shm"), *directories]
@@ -190,7 +190,7 @@ class Traces:
 
     def _files(self):
         found = {path for directory in self.directories for path in directory.rglob("*")}
-        # Of a test that runs beside this one.
+        # Skips the files of a test that runs at the same time.
         return {path for path in found if not path.is_relative_to("/dev/shm") or "spillway-lab" not in path.parts[3]}
 
     def must_be_gone(self, when):
@@ -201,7 +201,7 @@ class Traces:
 
 
 def hold(local, *arguments, options=(), **streams):
-    """Starts tools/hold within `local`; gives it when it has filled its memory, and its pid."""
+    """Starts tools/hold within `local`; returns it and its pid when it has filled its memory."""
     process = start(command(local, BUILT / "hold", *arguments, options=options),
                     stdout=subprocess.PIPE, text=True, **streams)
     if process.stdout.readline() != "ready\n":
@@ -210,7 +210,7 @@ def hold(local, *arguments, options=(), **streams):
 
 
 def child_of(process):
-    """The program that a run's supervisor started; in a plain run the process itself."""
+    """Returns the pid of the program that a supervisor started; in a plain run, the process's own."""
     if PLAIN:
         return process.pid
     name = str(BUILT / "hold")
@@ -222,12 +222,12 @@ def child_of(process):
 
 
 def pagers():
-    """The tasks that page a process: they share its memory, not its thread group."""
+    """Returns the tasks that page a process: they share its memory, not its thread group."""
     return {pid for pid in preloaded() if name_of(pid) == "spillway-pager"}
 
 
 def name_of(pid):
-    """A process's name; none when it has ended."""
+    """Returns a process's name, or None when it has ended."""
     try:
         return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -235,7 +235,7 @@ def name_of(pid):
 
 
 def value_of(key, generation, length=4000):
-    """A value of its own for each key and generation; half is text, half does not compress."""
+    """Returns a distinct value for each key and generation; half is text, half does not compress."""
     seed = zlib.crc32(f"{key} {generation}".encode())
     words = (f"value {generation} of key {key} " * (length // 30 + 1)).encode()[: length // 2]
     return words + random.Random(seed).randbytes(length - len(words))
@@ -263,7 +263,7 @@ class Connection:
 
 
 class Redis(Connection):
-    """Just enough of RESP."""
+    """A client with the part of RESP that the tests need."""
 
     def send(self, *parts):
         parts = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
@@ -299,7 +299,7 @@ class Redis(Connection):
 
 
 def connect(kind, path, seconds=30):
-    """A connection to a server that is starting."""
+    """Connects to a server that is still starting."""
 
     def attempt():
         try:
@@ -311,14 +311,14 @@ def connect(kind, path, seconds=30):
 
 
 def free_port():
-    """A TCP port of the loopback that nobody listens on."""
+    """Returns a free TCP port of the loopback interface."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
 class Blade:
-    """A daemon of this test's own, that serves a ring and NVMe/TCP."""
+    """A daemon for this test that serves a ring and NVMe/TCP."""
 
     def __init__(self, name="blade", capacity="512M", settings=()):
         self.folder = WORK / name
@@ -359,7 +359,7 @@ class Blade:
         self.process.wait()
 
     def pools(self):
-        """Pages in each pool."""
+        """Returns the number of pages in each pool."""
         line = [SPILLWAY, "pool", "list", "-o", "json", "--api", self.folder / "api.sock"]
         listed = json.loads(subprocess.run(list(map(str, line)), check=True, capture_output=True).stdout)
         return [pool["pages"] for pool in listed]
@@ -369,7 +369,7 @@ class Blade:
 
 
 def redis_server(name, *options):
-    """The command line of a Redis of its own, and its socket."""
+    """Returns the command line of a Redis server for this test, and its socket."""
     path = WORK / f"{name}.sock"
     line = ["redis-server", "--port", 0, "--unixsocket", path, "--dir", WORK, "--save", "",
             "--dbfilename", f"{name}.rdb", "--appendonly", "no", "--enable-debug-command", "no",
@@ -378,7 +378,7 @@ def redis_server(name, *options):
 
 
 def end_with(process, sent=signal.SIGTERM, seconds=60):
-    """Ends a server; it must end well."""
+    """Ends a server; fails unless it ends cleanly."""
     process.send_signal(sent)
     status = ends(process, seconds)
     if status not in (0, -sent):

@@ -1,8 +1,8 @@
-# Sourced by every test: running a program plain and paged, and comparing.
+# Sourced by every test: runs a program plain and paged, and compares the output.
 #
 #   SPILLWAY   the command under test (default: the release build); "plain" runs everything unpaged,
 #              which checks the tests themselves
-#   LAB_SIZE   full (default): the sizes that the issue names; ci: smaller ones, for two cores
+#   LAB_SIZE   full (default) or ci: smaller sizes, for two cores
 set -uo pipefail
 
 LAB=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -29,7 +29,7 @@ fail() {
     exit 1
 }
 
-# by_size FULL CI: the one that LAB_SIZE asks for.
+# by_size FULL CI: prints the value for LAB_SIZE.
 by_size() {
     [ "$LAB_SIZE" = ci ] && echo "$2" || echo "$1"
 }
@@ -47,13 +47,13 @@ paged() {
 }
 SPILLWAY_OPTIONS=()
 
-# statistic PATH: a number of the last paged run, such as counters.fetches.
+# statistic PATH: prints a number of the last paged run, such as counters.fetches.
 statistic() {
     /usr/bin/python3 -c 'import functools, json, sys
 print(functools.reduce(dict.__getitem__, sys.argv[2].split("."), json.load(open(sys.argv[1]))))' "$STATS" "$1"
 }
 
-# went_far PAGES: at least so many pages left local memory in the last paged run.
+# went_far PAGES: fails unless at least PAGES pages left local memory in the last paged run.
 went_far() {
     [ "$SPILLWAY" = plain ] && return
     local evictions
@@ -62,8 +62,8 @@ went_far() {
     [ "$evictions" -ge "$1" ] || fail "only $evictions pages went far, expected $1"
 }
 
-# same_output LOCAL PROGRAM...: plain and paged runs end alike and print the same. Output is read to
-# its end, so that what a daemon prints counts.
+# same_output LOCAL PROGRAM...: fails unless the plain and the paged run exit with 0 and print the same.
+# Reads the output to its end, so that output of daemonized children counts.
 same_output() {
     local size=$1 plain paged
     shift
@@ -77,8 +77,8 @@ same_output() {
     cmp "$WORK/plain.out" "$WORK/paged.out" || fail "the output differs from the plain run's"
 }
 
-# quarter PROGRAM...: plain, then within a quarter of the plain run's peak; the output must be equal
-# and a quarter of the peak must have gone far.
+# quarter PROGRAM...: runs it plain, then within a quarter of the plain run's peak. Fails unless the
+# output is equal and a quarter of the peak went far.
 quarter() {
     local peak paged
     "$BUILT/peak" "$WORK/peak" "$@" >"$WORK/plain.out" </dev/null || fail "the plain run failed"
@@ -92,7 +92,7 @@ quarter() {
     went_far $((peak / 16))
 }
 
-# until_true SECONDS COMMAND...: waits for COMMAND to succeed.
+# until_true SECONDS COMMAND...: repeats COMMAND until it succeeds, for at most SECONDS.
 until_true() {
     local end=$((SECONDS + $1))
     shift
