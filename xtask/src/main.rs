@@ -1,5 +1,7 @@
 //! The developer's commands: ci, checks of layering and pages, bench, simulation.
 
+#![forbid(unsafe_code)]
+
 mod alone;
 mod ci;
 mod circles;

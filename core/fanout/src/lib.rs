@@ -34,6 +34,8 @@
 //!   give. All buffers are made, and written once, with the device. The lender's transport is
 //!   responsible for its own memory.
 
+#![forbid(unsafe_code)]
+
 mod backup;
 mod batch;
 mod change;
