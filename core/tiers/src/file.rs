@@ -70,7 +70,8 @@ pub struct Files {
     pages_max: u64,
     pages: AtomicU64,
     reads: AtomicU64,
-    files: [Lock<File>; FILES_MAX],
+    /// As many as [`FILES_MAX`], on the heap: programs with a small stack open a store.
+    files: Box<[Lock<File>]>,
     /// The file that grows; `None` before the first write and after sealing.
     current: Lock<Option<u8>>,
     errno: AtomicI32,
@@ -88,7 +89,7 @@ impl Files {
             pages_max: capacity_bytes / PAGE_BYTES as u64,
             pages: AtomicU64::new(0),
             reads: AtomicU64::new(0),
-            files: core::array::from_fn(|_| Lock::default()),
+            files: (0..FILES_MAX).map(|_| Lock::default()).collect(),
             current: Lock::new(None),
             errno: AtomicI32::new(0),
             delay_ns,
