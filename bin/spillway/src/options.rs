@@ -197,3 +197,26 @@ impl From<Faults> for tree::Faults {
 pub fn name_of(choice: impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pager's choice of a name on the command line.
+    fn chosen<T: ValueEnum, U: From<T>>(name: &str) -> U {
+        T::from_str(name, false).expect("a name that --help lists").into()
+    }
+
+    #[test]
+    fn each_name_chooses_what_it_says() {
+        use tree::{Eviction as E, Faults as F, Replacement as R};
+        assert_eq!(chosen::<Eviction, E>("auto"), E::Auto);
+        assert_eq!(chosen::<Eviction, E>("on-demand"), E::OnDemand);
+        assert_eq!(chosen::<Eviction, E>("pre-evict"), E::PreEvict);
+        assert_eq!(chosen::<Replacement, R>("auto"), R::Auto);
+        assert_eq!(chosen::<Replacement, R>("round-robin"), R::RoundRobin);
+        assert_eq!(chosen::<Replacement, R>("clock"), R::Clock);
+        assert_eq!(chosen::<Faults, F>("thread"), F::Thread);
+        assert_eq!(chosen::<Faults, F>("signal"), F::Signal);
+    }
+}

@@ -25,3 +25,21 @@ pub(crate) fn of_store(error: StoreError) -> BlockError {
         _ => BlockError::Failed(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_lost_pool_or_client_means_that_the_device_is_gone() {
+        for error in [StoreError::NoPool, StoreError::NoClient] {
+            assert!(matches!(of_store(error), BlockError::Gone));
+        }
+        let io = || std::io::Error::other("a bad sector");
+        for error in [StoreError::Gone, StoreError::Corrupt, StoreError::Disk(io())] {
+            assert!(matches!(of_store(error), BlockError::Unreadable(_)));
+        }
+        assert!(matches!(of_store(StoreError::Busy), BlockError::Busy));
+        assert!(matches!(of_store(StoreError::TableFull), BlockError::Failed(_)));
+    }
+}

@@ -122,3 +122,87 @@ pub enum Data<'a> {
     /// What is written.
     Write(&'a [u8]),
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::geometry::BlockSize;
+
+    /// Bytes in memory, with the methods that the trait does not provide.
+    #[derive(Debug)]
+    struct Memory(Mutex<Vec<u8>>);
+
+    impl Memory {
+        fn range(&self, offset: u64, bytes: u64) -> Result<core::ops::Range<usize>, Error> {
+            self.geometry().check(offset, bytes)?;
+            Ok(offset as usize..(offset + bytes) as usize)
+        }
+    }
+
+    impl Device for Memory {
+        fn geometry(&self) -> Geometry {
+            let bytes = self.0.lock().unwrap().len() as u64;
+            Geometry { bytes, block_size: BlockSize::B4096, uuid: 1 }
+        }
+
+        fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error> {
+            let range = self.range(offset, data.len() as u64)?;
+            data.copy_from_slice(&self.0.lock().unwrap()[range]);
+            Ok(())
+        }
+
+        fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error> {
+            let range = self.range(offset, data.len() as u64)?;
+            self.0.lock().unwrap()[range].copy_from_slice(data);
+            Ok(())
+        }
+
+        fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+            self.write(offset, &vec![0; bytes as usize])
+        }
+
+        fn deallocate(&self, _: u64, _: u64) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn flush(&self) -> Result<(), Error> {
+            Ok(())
+        }
+
+        fn status(&self, _: u64, _: u64, _: &mut [Extent]) -> Result<usize, Error> {
+            Ok(0)
+        }
+    }
+
+    #[test]
+    fn a_comparison_reads_each_page_of_its_range() {
+        let bytes: Vec<u8> = (0..5 * PAGE_BYTES).map(|at| (at / PAGE_BYTES + at) as u8).collect();
+        let device = Memory(Mutex::new(bytes.clone()));
+        for (offset, length) in [(0, 5 * PAGE_BYTES), (100, 4 * PAGE_BYTES + 7), (4096, 1)] {
+            let mut expected = bytes[offset..offset + length].to_vec();
+            assert!(device.compare(offset as u64, &expected).unwrap());
+            for at in (0..length).step_by(PAGE_BYTES / 2) {
+                expected[at] ^= 1;
+                assert!(!device.compare(offset as u64, &expected).unwrap(), "byte {at}");
+                expected[at] ^= 1;
+            }
+        }
+        assert!(matches!(device.compare(5 * 4096 - 1, &[0, 0]), Err(Error::Range)));
+    }
+
+    #[test]
+    fn a_batch_carries_out_each_request_and_marks_those_that_failed() {
+        let device = Memory(Mutex::new(vec![7; 2 * PAGE_BYTES]));
+        let (mut read, mut beyond) = ([0; 3], [0; 3]);
+        let mut requests = [
+            Request::new(10, Data::Write(&[1, 2, 3])),
+            Request::new(2 * 4096 - 1, Data::Read(&mut beyond)),
+            Request::new(9, Data::Read(&mut read)),
+        ];
+        device.batch(&mut requests);
+        let failed: Vec<_> = requests.iter().map(|it| it.failed.get()).collect();
+        assert_eq!((failed, read), (vec![false, true, false], [7, 1, 2]));
+    }
+}

@@ -231,6 +231,20 @@ mod tests {
     use crate::nvme::Direction;
 
     #[test]
+    fn each_refusal_has_the_result_that_the_protocol_page_lists() {
+        for (refusal, result, read) in [
+            (Refusal::AtTarget, 1, Refusal::AtTarget),
+            (Refusal::NodeFull, 2, Refusal::NodeFull),
+            (Refusal::Frozen, 3, Refusal::Frozen),
+            (Refusal::Length, 2, Refusal::NodeFull),
+            (Refusal::NoPool, 2, Refusal::NodeFull),
+        ] {
+            assert_eq!(refusal_result(refusal), result, "{refusal:?}");
+            assert_eq!(refusal_of(result), read);
+        }
+    }
+
+    #[test]
     fn a_key_stands_in_words_2_3_and_14() {
         let command = store(1, 2, Key::new(0x1122_3344_5566_7788, 0x99aa_bbcc), 4096);
         let bytes = command.encode();

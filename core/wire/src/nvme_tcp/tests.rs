@@ -139,6 +139,27 @@ fn a_changed_byte_is_seen_by_the_digests() {
 }
 
 #[test]
+fn each_flag_of_the_common_header_stands_where_figure_19_says() {
+    let data = [5; 64];
+    let transfer =
+        Transfer { command: 4, tag: 0, offset: 0, bytes: 64, last: false, success: false };
+    let flags = |header_digest, data_digest, transfer| {
+        let framing = Framing { header_digest, data_digest, alignment: 0 };
+        let mut out = [0; 256];
+        Pdu::ControllerData(transfer, &data).encode(framing, &mut out).unwrap();
+        out[1]
+    };
+    assert_eq!(flags(true, false, transfer), 0b0001, "HDGSTF");
+    assert_eq!(flags(false, true, transfer), 0b0010, "DDGSTF");
+    assert_eq!(flags(false, false, Transfer { last: true, ..transfer }), 0b0100, "LAST_PDU");
+    assert_eq!(
+        flags(false, false, Transfer { last: true, success: true, ..transfer }),
+        0b1100,
+        "SUCCESS"
+    );
+}
+
+#[test]
 fn lengths_that_lie_are_refused() {
     let mut out = [0; 1024];
     let data = [5; 64];
