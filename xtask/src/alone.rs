@@ -14,8 +14,8 @@ use crate::command::run_cargo;
 const CLIENT: &str = "spillway-client";
 
 /// Type-checks each program, each library with a C interface and [`CLIENT`], without features and with each one of
-/// them. Every other crate is part of one of these. Their tests are left out: their dependencies could ask for a feature
-/// that the crate itself does not ask for.
+/// them. Every other crate but lab/test-support is part of one of these. Their tests are left out: their dependencies
+/// could ask for a feature that the crate itself does not ask for.
 ///
 /// # Errors
 /// Names the commands that failed.
