@@ -88,3 +88,16 @@ fn parse_size(text: &str) -> Result<u64, String> {
         Err(error) => Err(format!("'{text}': {error}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use spillway_test_support::commands;
+
+    use super::*;
+
+    #[test]
+    fn the_page_in_docs_is_the_help() {
+        commands::check_reference(CommandLine::command());
+    }
+}

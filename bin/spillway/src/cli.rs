@@ -141,6 +141,8 @@ fn command_of(mut arguments: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use spillway_test_support::commands;
+
     use super::*;
     use crate::options::Faults;
 
@@ -152,6 +154,11 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn the_page_in_docs_is_the_help() {
+        commands::check_reference(CommandLine::command());
     }
 
     #[test]

@@ -39,3 +39,16 @@ impl Arguments {
         config::read(self.config.as_deref(), &self.overrides)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+    use spillway_test_support::commands;
+
+    use super::*;
+
+    #[test]
+    fn the_page_in_docs_is_the_help() {
+        commands::check_reference(Arguments::command());
+    }
+}

@@ -112,18 +112,12 @@ async fn openapi_json() -> impl axum::response::IntoResponse {
 
 #[cfg(test)]
 mod tests {
+    use spillway_test_support::documents;
+
     use super::*;
 
     #[test]
     fn the_document_in_docs_is_what_the_code_says() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/openapi.json");
-        if std::env::var_os("SPILLWAY_WRITE_DOCS").is_some() {
-            std::fs::write(path, document()).unwrap();
-        }
-        let written = std::fs::read_to_string(path).unwrap();
-        assert!(
-            written == document(),
-            "docs/openapi.json differs: SPILLWAY_WRITE_DOCS=1 writes it"
-        );
+        documents::check("openapi.json", &document());
     }
 }

@@ -9,6 +9,9 @@
 pub mod access;
 #[cfg(feature = "certificates")]
 pub mod certificates;
+#[cfg(feature = "commands")]
+pub mod commands;
+pub mod documents;
 pub mod pages;
 pub mod random;
 pub mod sockets;

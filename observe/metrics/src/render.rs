@@ -224,6 +224,8 @@ fn rows<T>(out: &mut String, metrics: &[Metric<T>]) {
 mod tests {
     use std::collections::HashSet;
 
+    use spillway_test_support::documents;
+
     use super::*;
     use crate::catalogue::{ClientSample, LendDeviceSample, LendPeerSample};
     use crate::guests::VmSample;
@@ -374,11 +376,6 @@ mod tests {
 
     #[test]
     fn the_page_in_docs_is_the_catalogue() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-        if std::env::var_os("SPILLWAY_WRITE_DOCS").is_some() {
-            std::fs::write(path, document()).unwrap();
-        }
-        let page = std::fs::read_to_string(path).unwrap();
-        assert!(page == document(), "docs/metrics.md differs: SPILLWAY_WRITE_DOCS=1 writes it");
+        documents::check("metrics.md", &document());
     }
 }

@@ -73,15 +73,12 @@ fn section<T>(out: &mut String, title: &str, settings: &[Setting<T>]) {
 
 #[cfg(test)]
 mod tests {
+    use spillway_test_support::documents;
+
     use super::*;
 
     #[test]
     fn the_page_in_docs_is_the_table() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
-        if std::env::var_os("SPILLWAY_WRITE_DOCS").is_some() {
-            std::fs::write(path, document()).unwrap();
-        }
-        let page = std::fs::read_to_string(path).unwrap();
-        assert!(page == document(), "docs/config.md differs: SPILLWAY_WRITE_DOCS=1 writes it");
+        documents::check("config.md", &document());
     }
 }
