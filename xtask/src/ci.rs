@@ -9,10 +9,10 @@ use anyhow::ensure;
 use cargo_metadata::MetadataCommand;
 
 use crate::command::{self, execute, root, run_cargo};
-use crate::{alone, layering, pages};
+use crate::{alone, layering, pages, parallel, unit_tests};
 
-/// How long a step with tests may run, several times what all unit and property tests take on two cores.
-const UNIT_TESTS_MAX: Duration = Duration::from_mins(12);
+/// How long the tests of many schedules may run, their build included: several times what they take on two cores.
+const SCHEDULES_MAX: Duration = Duration::from_mins(12);
 
 /// Runs all checks from the workspace's root, and says how long each took.
 ///
@@ -31,7 +31,7 @@ pub fn run() -> anyhow::Result<()> {
 fn all(steps: &mut Steps) {
     steps.run("format", || run_cargo(&["fmt", "--all", "--check"]));
     steps.run("layering", layering::check);
-    steps.run("words and widths of the pages", pages::check);
+    steps.run("words and widths of the pages", || pages::check().and_then(|()| glossary::check()));
     steps.run("links and spelling of the pages, and the OpenAPI document", || {
         execute(command::command("make").args(["--no-print-directory", "site"]))
     });
@@ -41,15 +41,12 @@ fn all(steps: &mut Steps) {
     });
     steps.run("licences and sources of dependencies", deny);
     steps.run("each package that is built alone", alone::check);
-    steps.run("build of unit and property tests", || {
-        run_cargo(&["test", "--workspace", "--locked", "--no-run", "--quiet"])
-    });
-    steps.run("unit and property tests", || {
-        limited(&["test", "--workspace", "--locked", "--no-fail-fast"])
-    });
+    steps.run("build of unit and property tests", unit_tests::build);
+    steps.run("unit and property tests", unit_tests::run);
     steps.run("operations that meet, under many schedules", || {
         let package = ["test", "--locked", "--package", "spillway-store", "--features", "shuttle"];
-        limited(&[&package[..], &["--test", "concurrency"]].concat())
+        let mut command = command::limited_cargo(SCHEDULES_MAX);
+        execute(command.args(package).args(["--test", "concurrency"]))
     });
     steps.run("documentation", || {
         let mut command = command::cargo();
@@ -72,14 +69,6 @@ fn all(steps: &mut Steps) {
         command.env("LAB_SIZE", env::var_os("LAB_SIZE").unwrap_or_else(|| "ci".into()));
         execute(&mut command)
     });
-}
-
-/// Runs cargo for at most [`UNIT_TESTS_MAX`]: a test that hangs must not take the other checks with it, and cargo knows no limit.
-fn limited(arguments: &[&str]) -> anyhow::Result<()> {
-    let limit_s = UNIT_TESTS_MAX.as_secs().to_string();
-    let mut command = command::command("timeout");
-    command.args(["--verbose", "--kill-after=10", &limit_s]);
-    execute(command.arg(command::cargo().get_program()).args(arguments))
 }
 
 /// Whether the compiler is of the version that the workspace names. A later one knows lints that this code was
@@ -139,29 +128,34 @@ fn benchmarks() -> anyhow::Result<()> {
         "the benchmarks do not build: {}",
         String::from_utf8_lossy(&names.stderr)
     );
-    for name in String::from_utf8(names.stdout)?.lines() {
-        let start = Instant::now();
-        let output = benchmark(name).env("BENCH_ROUNDS", "1").env("BENCH_SIZE", "ci").output()?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "bench {name}: {}\n{errors}", output.status);
-        let rows = String::from_utf8(output.stdout)?;
-        for row in rows.lines() {
-            let row: serde_json::Value = serde_json::from_str(row)?;
-            let named = row["processor"].as_str().is_some_and(|processor| !processor.is_empty());
-            ensure!(named, "bench {name}: a row names no processor: {row}");
-        }
-        let count = rows.lines().count();
-        ensure!(count > 0, "bench {name} has no rows:\n{errors}");
-        // What this machine can't run is left out in a line.
-        errors.lines().filter(|line| line.contains("left out")).for_each(|line| println!("{line}"));
-        println!("bench {name}: {count} rows, {:.1} s", start.elapsed().as_secs_f64());
-    }
+    let names = String::from_utf8(names.stdout)?;
+    parallel::each(names.lines().collect(), run_benchmark)?;
     let nothing = benchmark("store").env("BENCH_ONLY", "no such cell").output()?;
     let errors = String::from_utf8_lossy(&nothing.stderr);
     // The compiler may say something too.
     let own: Vec<_> = errors.lines().filter(|line| line.starts_with("bench: ")).collect();
     let refused = !nothing.status.success() && own.len() == 1;
     ensure!(refused, "BENCH_ONLY that chooses nothing: {}: {errors}", nothing.status);
+    Ok(())
+}
+
+/// Runs one in its smallest size, and checks its rows.
+fn run_benchmark(name: &str) -> anyhow::Result<()> {
+    let start = Instant::now();
+    let output = benchmark(name).env("BENCH_ROUNDS", "1").env("BENCH_SIZE", "ci").output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "bench {name}: {}\n{errors}", output.status);
+    let rows = String::from_utf8(output.stdout)?;
+    for row in rows.lines() {
+        let row: serde_json::Value = serde_json::from_str(row)?;
+        let named = row["processor"].as_str().is_some_and(|processor| !processor.is_empty());
+        ensure!(named, "bench {name}: a row names no processor: {row}");
+    }
+    let count = rows.lines().count();
+    ensure!(count > 0, "bench {name} has no rows:\n{errors}");
+    println!("bench {name}: {count} rows, {:.1} s", start.elapsed().as_secs_f64());
+    // What this machine can't run is left out in a line.
+    errors.lines().filter(|line| line.contains("left out")).for_each(|line| println!("{line}"));
     Ok(())
 }
 

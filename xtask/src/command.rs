@@ -1,9 +1,10 @@
 //! Starting programs as a shell would, and the folder to start them in.
 
 use std::env;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
@@ -22,7 +23,23 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 
 /// The cargo that runs this.
 pub fn cargo() -> Command {
-    command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    command(own_cargo())
+}
+
+/// The cargo that runs this, for at most `max`, since cargo itself has no limit for tests that hang.
+pub fn limited_cargo(max: Duration) -> Command {
+    limited(own_cargo(), max)
+}
+
+/// A command that ends with all its children after `max`, by a signal.
+pub fn limited(program: impl AsRef<OsStr>, max: Duration) -> Command {
+    let mut command = command("timeout");
+    command.args(["--verbose", "--kill-after=10", &max.as_secs().to_string()]).arg(program);
+    command
+}
+
+fn own_cargo() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
 /// Runs the cargo that runs this.

@@ -9,7 +9,9 @@ mod command;
 mod layering;
 mod names;
 mod pages;
+mod parallel;
 mod programs;
+mod unit_tests;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
