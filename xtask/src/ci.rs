@@ -9,7 +9,7 @@ use anyhow::ensure;
 use cargo_metadata::MetadataCommand;
 
 use crate::command::{self, execute, root, run_cargo};
-use crate::{alone, layering, pages, parallel, unit_tests};
+use crate::{alone, glossary, layering, pages, parallel, unit_tests};
 
 /// How long the tests of many schedules may run, their build included: several times what they take on two cores.
 const SCHEDULES_MAX: Duration = Duration::from_mins(12);

@@ -6,6 +6,7 @@ mod alone;
 mod ci;
 mod circles;
 mod command;
+mod glossary;
 mod layering;
 mod names;
 mod pages;
@@ -33,7 +34,8 @@ enum Command {
     /// Checks that no crate knows one that it must not know, that no files of one know each other in a circle, and
     /// that generic words name no types.
     Layering,
-    /// Checks that the pages use no retired word and no line that is too wide.
+    /// Checks that the pages use no retired word and no line that is too wide, and that the glossary explains the words
+    /// of the names that users meet.
     Pages,
     /// Type-checks each program, each library for C and the Rust client by itself.
     Alone,
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
         Command::Layering => {
             layering::check().and_then(|()| circles::check()).and_then(|()| names::check())
         }
-        Command::Pages => pages::check(),
+        Command::Pages => pages::check().and_then(|()| glossary::check()),
         Command::Alone => alone::check(),
         Command::Bench { name, json } => {
             let flag = json.then(|| "--json".into());
