@@ -37,6 +37,8 @@ enum Command {
     /// Checks that the pages use no retired word and no line that is too wide, and that the glossary explains the words
     /// of the names that users meet.
     Pages,
+    /// Runs the unit and property tests, two executables at a time.
+    UnitTests,
     /// Type-checks each program, each library for C and the Rust client by itself.
     Alone,
     /// Measures one thing beside what it is compared with.
@@ -63,6 +65,7 @@ fn main() -> ExitCode {
             layering::check().and_then(|()| circles::check()).and_then(|()| names::check())
         }
         Command::Pages => pages::check().and_then(|()| glossary::check()),
+        Command::UnitTests => unit_tests::run(),
         Command::Alone => alone::check(),
         Command::Bench { name, json } => {
             let flag = json.then(|| "--json".into());

@@ -92,14 +92,16 @@ impl Tests {
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
         let start = Instant::now();
-        let done = execute(&mut command);
+        let status = command.status().with_context(|| format!("can't start {file}"))?;
         let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
         let took_s = start.elapsed().as_secs_f64();
-        match &done {
-            Ok(()) => println!("{file}: {took_s:.1} s, {}", summary(&text)),
-            Err(_) => println!("{text}\n{file}: FAILED after {took_s:.1} s"),
+        if status.success() {
+            println!("{file}: {took_s:.1} s, {}", summary(&text));
+        } else {
+            println!("{text}\n{file}: FAILED after {took_s:.1} s");
         }
-        done
+        ensure!(status.success(), "{file}: {status}");
+        Ok(())
     }
 }
 
