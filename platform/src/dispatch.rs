@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// `si_code` of a SIGSYS that this mechanism raised.
 pub const SYS_USER_DISPATCH: i32 = 2;
 
-/// The option of prctl(2).
+/// prctl(2)'s option for this mechanism.
 pub const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
 /// Its first argument that turns the dispatch off.
 pub const OFF: usize = 0;
@@ -19,7 +19,7 @@ const ON: usize = 1;
 
 /// The signal is not blocked while its handler runs.
 pub const SA_NODEFER: u64 = 0x4000_0000;
-/// System calls go on after the handler.
+/// Interrupted system calls restart after the handler.
 pub const SA_RESTART: u64 = 0x1000_0000;
 const SA_SIGINFO: u64 = 4;
 const SA_RESTORER: u64 = 0x0400_0000;
@@ -30,7 +30,7 @@ const MASK_BYTES: usize = 8;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Disposition {
-    /// Address of the handler; 0 is the default action and 1 is none.
+    /// Address of the handler; 0 is the default action, 1 ignores the signal.
     pub handler: usize,
     /// `SA_` flags.
     pub flags: u64,
@@ -44,8 +44,8 @@ impl Disposition {
     /// The default action.
     pub const DEFAULT: Self = Self { handler: 0, flags: 0, restorer: 0, mask: 0 };
 
-    /// A handler that takes siginfo and context, and runs with the signals of `mask` blocked. It returns
-    /// by a system call in this library's own code, which [`turn_on`] can allow.
+    /// A handler that gets siginfo and context, and runs with the signals of `mask` blocked. It returns
+    /// by a system call in this crate's code, whose address [`turn_on`] can allow.
     #[must_use]
     pub fn of(handler: extern "C" fn(i32, usize, usize), flags: u64, mask: u64) -> Self {
         let restorer = return_from_signal as *const () as usize;
@@ -74,29 +74,29 @@ pub unsafe fn set_disposition(signal: i32, new: &Disposition) -> Result<Disposit
     Ok(before)
 }
 
-/// From now on each system call of this thread raises SIGSYS in its place, but for those made by
-/// instructions at the `allowed` addresses. The thread must not block SIGSYS: the kernel then kills it.
+/// Makes each system call of this thread raise SIGSYS instead, except those made by instructions at the `allowed`
+/// addresses. The thread must not block SIGSYS, or the kernel kills the process at the next system call.
 ///
 /// # Errors
-/// What a seccomp filter of the program answers.
+/// The error of a seccomp filter of the program.
 pub fn turn_on(allowed: &Range<usize>) -> Result<(), Errno> {
     // No selector: the kernel reads no memory.
     set([ON, allowed.start, allowed.len(), 0])
 }
 
-/// The thread's system calls go straight to the kernel again.
+/// Turns the dispatch off: the thread's system calls reach the kernel again.
 pub fn turn_off() {
-    // The kernel refuses it for no reason but a filter that refused to turn it on.
+    // Fails only if a seccomp filter refuses it, and then `turn_on` has failed too.
     let _ = set([OFF, 0, 0, 0]);
 }
 
-/// Sets again what the program itself had set for this thread, by the arguments that it gave.
+/// Restores the program's own setting for this thread, from the arguments of its prctl.
 pub fn set_again(own: [usize; 4]) {
     let _ = set(own);
 }
 
 fn set([mode, start, bytes, selector]: [usize; 4]) -> Result<(), Errno> {
     let args = [PR_SET_SYSCALL_USER_DISPATCH as usize, mode, start, bytes, selector, 0];
-    // SAFETY: the kernel reads a byte at the selector, which is none or the program's, and checks it.
+    // SAFETY: the kernel reads a byte at the selector, which is null or the program's, and checks the address.
     unsafe { syscall6(number::PRCTL, args).map(|_| ()) }
 }

@@ -1,4 +1,4 @@
-//! File leases (fcntl(2), `F_SETLEASE`): detects whether another process has a file open.
+//! File leases (fcntl(2), `F_SETLEASE`), which detect whether another process has a file open.
 
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
@@ -9,10 +9,10 @@ const F_SETSIG: usize = 10;
 const F_SETLEASE: usize = 1024;
 const F_WRLCK: usize = 1;
 const F_UNLCK: usize = 2;
-/// A signal that does nothing unless somebody asks for it. The default, SIGIO, would end the process.
+/// The signal for a lease break. It is ignored by default; the kernel's default, SIGIO, would end the process.
 const SIGURG: usize = 23;
 
-/// Holds a lease while it lives: another open of the file waits, for at most the seconds in
+/// A held lease. While it lives, another open of the file blocks, for at most the seconds in
 /// `/proc/sys/fs/lease-break-time`.
 #[derive(Debug)]
 pub struct WriteLease<F: AsFd> {
@@ -25,8 +25,9 @@ impl<F: AsFd> WriteLease<F> {
     /// count a memfd's first descriptor.
     ///
     /// # Errors
-    /// `AGAIN` when somebody else has it open, also the caller by another open(2); `ACCES` on a foreign file; `INVAL`
-    /// where the file system knows no leases.
+    /// `AGAIN` if the file is open elsewhere, also by another open(2) of the caller; `ACCES` if the caller does not own
+    /// it;
+    /// `INVAL` if the file system has no leases.
     pub fn take(file: F) -> Result<Self, Errno> {
         let descriptor = file.as_fd().as_raw_fd() as usize;
         fcntl(descriptor, F_SETSIG, SIGURG)?;

@@ -6,27 +6,27 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-/// Where native memory begins: far from where the kernel puts images, heaps, stacks and mappings
-/// that name no place, which it does at the ends of the address space.
+/// Lowest start of native memory. The kernel puts images, heaps, stacks and mappings without a requested address at
+/// the ends of the address space, far from here.
 const NATIVE_START: usize = 0x2000_0000_0000;
-/// How far that differs between processes, so that addresses can't be guessed.
+/// Range of the start's random offset, so that addresses can't be guessed.
 const NATIVE_SPREAD: usize = 1 << 40;
-/// How far to go on when something is in the way, and how often.
+/// Distance to the next attempt if the range is taken, and number of attempts.
 const NATIVE_STEP: usize = 1 << 36;
 const NATIVE_TRIES: usize = 64;
 
-/// The next address of native memory; 0 before the first.
+/// The next address of native memory; 0 before the first mapping.
 static NEXT_NATIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Maps zeroed private memory that Spillway itself uses: small pages, no core dump, no reserve.
-/// Returns its address.
+/// Maps zeroed private memory for Spillway itself, with 4 KiB pages, left out of core dumps and without a reservation
+/// of
+/// swap. Returns its address.
 ///
-/// It lies in a part of the address space that is used for nothing else, and not where the kernel
-/// places mappings first: a program that unmaps a range and then maps another one there by
-/// MAP_FIXED must not hit it.
+/// It lies in a part of the address space that the kernel does not choose for mappings. A program that unmaps a range
+/// and then maps the same range by MAP_FIXED must not overwrite it.
 ///
 /// # Errors
-/// When the address space or the kernel's mappings are used up.
+/// `NOMEM` if no free range is found or the process has too many mappings.
 pub fn map_native(bytes: usize) -> Result<usize, Errno> {
     let room = bytes.next_multiple_of(PAGE_SIZE);
     if NEXT_NATIVE.load(Ordering::Relaxed) == 0 {
@@ -39,7 +39,7 @@ pub fn map_native(bytes: usize) -> Result<usize, Errno> {
     for _ in 0..NATIVE_TRIES {
         let place = NEXT_NATIVE.fetch_add(room, Ordering::Relaxed);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: a new mapping where nothing is mapped, or none.
+        // SAFETY: FIXED_NOREPLACE maps only where nothing is mapped.
         let made = unsafe {
             mmap_anonymous(place as *mut _, bytes, ProtFlags::READ | ProtFlags::WRITE, flags)
         };
@@ -57,11 +57,12 @@ pub fn map_native(bytes: usize) -> Result<usize, Errno> {
     Err(Errno::NOMEM)
 }
 
-/// Has the kernel put a range, of which some page is there, into huge pages: what is there keeps its
-/// content, the rest becomes zeros. It does so whatever the settings of transparent huge pages are.
+/// Makes the kernel back a range by huge pages. At least one page of the range must be present. Present pages keep
+/// their
+/// contents, the others become zeros. This ignores the system's setting for transparent huge pages.
 ///
 /// # Errors
-/// As madvise(2) for `MADV_COLLAPSE` (Linux 6.1): no huge page is to be had, or not for this range.
+/// As madvise(2) for `MADV_COLLAPSE` (Linux 6.1): no huge page is free, or the range can't have one.
 pub fn collapse(address: usize, bytes: usize) -> Result<(), Errno> {
     const MADV_COLLAPSE: usize = 25;
     // SAFETY: no byte that was written changes.
@@ -73,15 +74,15 @@ pub fn collapse(address: usize, bytes: usize) -> Result<(), Errno> {
 /// # Errors
 /// As madvise(2).
 pub fn advise(address: usize, bytes: usize, advice: Advice) -> Result<(), Errno> {
-    // SAFETY: advice that changes contents (DONTNEED and its like) is given by callers on memory
-    // that is theirs; the other kinds change no contents.
+    // SAFETY: callers give advice that changes contents (such as DONTNEED) only on memory that they own; other advice
+    // changes no contents.
     unsafe { madvise(address as *mut _, bytes, advice) }
 }
 
-/// Which pages of a range are resident: one byte a page, bit 0 set when it is.
+/// Writes one byte for each page of a range to `pages`; bit 0 is set if the page is resident.
 ///
 /// # Errors
-/// `NOMEM` when part of the range is not mapped.
+/// `NOMEM` if part of the range is not mapped.
 pub fn residency(address: usize, pages: &mut [u8]) -> Result<(), Errno> {
     let args = [address, pages.len() * PAGE_SIZE, pages.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: mincore writes one byte a page into `pages`, which has that many.

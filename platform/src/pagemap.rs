@@ -9,11 +9,11 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::PAGE_SIZE;
 
-/// Bits of an entry (Documentation/admin-guide/mm/pagemap.rst): there is a page, and this mapping is its only one.
+/// Bits of an entry (Documentation/admin-guide/mm/pagemap.rst): the page is present; this mapping is its only one.
 const PRESENT: u64 = 1 << 63;
 const EXCLUSIVE: u64 = 1 << 56;
 
-/// This process's page map, to be opened before a sandbox shuts /proc. It takes no privilege.
+/// This process's page map. Open it before a sandbox closes /proc. It needs no privilege.
 #[derive(Debug)]
 pub struct Pagemap(OwnedFd);
 
@@ -26,21 +26,24 @@ impl Pagemap {
         open("/proc/self/pagemap", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map(Self)
     }
 
-    /// Whether any process, this one included, maps the page at `at` of a file in tmpfs or hugetlbfs that has touched it there.
-    /// `bytes` are the page's. A page that the file does not have is made.
+    /// Whether any process, this one included, has the page at offset `at` of a file in its page tables: it has mapped
+    /// the
+    /// page and touched it. The file lies in tmpfs or hugetlbfs, with pages of `bytes`. If the file lacks the page,
+    /// this
+    /// allocates it.
     ///
     /// # Errors
     /// As mmap(2) and madvise(2) for `MADV_POPULATE_READ` (Linux 5.14).
     pub fn is_mapped(&self, file: impl AsFd, at: u64, bytes: usize) -> Result<bool, Errno> {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping, which goes again below; nothing reads or writes through it.
+        // SAFETY: a new mapping, which is unmapped below. No code reads or writes through it.
         let mapped = unsafe { mmap(null_mut(), bytes, ProtFlags::READ, flags, file, at)? };
         let mut entry = [0; 8];
         let place = mapped as u64 / PAGE_SIZE as u64 * 8;
-        // SAFETY: it changes no contents.
+        // SAFETY: this advice changes no contents.
         let read = unsafe { madvise(mapped, bytes, Advice::LinuxPopulateRead) }
             .and_then(|()| retry_on_intr(|| pread(&self.0, &mut entry, place)));
-        // SAFETY: the mapping made above, which nobody else knows of.
+        // SAFETY: the mapping made above; no other code has its address.
         unsafe { munmap(mapped, bytes)? };
         let entry = u64::from_ne_bytes(entry);
         if read? < 8 || entry & PRESENT == 0 {
@@ -75,7 +78,7 @@ mod tests {
         // SAFETY: within the mapping.
         unsafe { mapped.cast::<u8>().add(2 * PAGE_SIZE).write_volatile(1) };
         assert_eq!(look(), [false, false, true]);
-        // SAFETY: nobody keeps an address of the mapping.
+        // SAFETY: no address of the mapping is used after this.
         unsafe { munmap(mapped, bytes).unwrap() };
         assert_eq!(look(), [false; 3]);
         let beyond = pagemap.is_mapped(&file, bytes as u64, PAGE_SIZE);

@@ -1,4 +1,4 @@
-//! Information about the program that a task serves.
+//! Processes: handles to them, and what /proc tells about them.
 
 use crate::dispatch::{Disposition, set_disposition};
 use crate::sys::{number, syscall6};
@@ -12,7 +12,7 @@ use rustix::process::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// A program, through a handle that pid reuse can't affect.
+/// A process, through a pidfd, so that reuse of its pid has no effect.
 #[derive(Debug)]
 pub struct Program {
     pid: Pid,
@@ -20,23 +20,23 @@ pub struct Program {
 }
 
 impl Program {
-    /// Takes hold of the process with this number.
+    /// Opens the process with this pid.
     ///
     /// # Errors
-    /// When it has ended or no descriptor is free.
+    /// If it has ended or no descriptor is free.
     pub fn open(pid: u32) -> Result<Self, Errno> {
         let pid = Pid::from_raw(pid as i32).ok_or(Errno::SRCH)?;
         Ok(Self { pid, descriptor: pidfd_open(pid, PidfdFlags::empty())? })
     }
 
-    /// Readable when the program has ended.
+    /// The pidfd, which is readable once the process has ended.
     #[must_use]
     pub fn ended(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 
-    /// Whether any thread of it still runs in the address space of the caller; false once it has
-    /// called exec. A main thread that has ended alone does not count.
+    /// Whether any of its threads runs in the caller's address space. False once it has called exec. Still true if only
+    /// its main thread has ended.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
         let pid = self.pid.as_raw_pid() as usize;
@@ -44,7 +44,7 @@ impl Program {
             || self.threads().is_none_or(|mut ids| ids.any(thread_shares_memory))
     }
 
-    /// The numbers of its threads; None when they can't be listed.
+    /// The ids of its threads; None if they can't be listed.
     fn threads(&self) -> Option<impl Iterator<Item = usize>> {
         let mut path = [0u8; 32];
         let mut end = &mut path[..31];
@@ -57,7 +57,7 @@ impl Program {
         Some(entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()))
     }
 
-    /// Writes a line to its standard error, if that takes it at once.
+    /// Writes a line to its standard error, unless that would block.
     pub fn say(&self, line: &[u8]) {
         let Ok(error) = pidfd_getfd(&self.descriptor, 2, PidfdGetfdFlags::empty()) else { return };
         let mut ready = [PollFd::new(&error, PollFlags::OUT)];
@@ -73,7 +73,7 @@ impl Program {
         poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
-    /// Kills it: the last resort when going on would serve wrong bytes.
+    /// Kills it with SIGKILL.
     pub fn kill(&self) {
         let _ = pidfd_send_signal(&self.descriptor, Signal::KILL);
     }
@@ -82,21 +82,21 @@ impl Program {
 /// A process's `/proc/PID/stat` (proc(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// State of its first thread: `Z` when that has ended.
+    /// State of its main thread: `Z` if that has ended.
     pub state: u8,
-    /// Threads of it that have not been reaped.
+    /// Number of its threads that have not been reaped.
     pub threads: u32,
-    /// When it began, clock ticks since boot.
+    /// Its start time, clock ticks since boot.
     pub start_ticks: u64,
-    /// What its first thread ended with, as wait(2) has it; 0 when the kernel does not tell.
+    /// Exit status of its main thread, as in wait(2); 0 if the kernel does not report it.
     pub exit_status: i32,
 }
 
 impl Stat {
-    /// Of a process by its folder in /proc, or of the caller by `/proc/self`.
+    /// Reads it from a process's folder in /proc, or from `/proc/self`.
     ///
     /// # Errors
-    /// `NOENT` or `SRCH` when there is no such process.
+    /// `NOENT` or `SRCH` if there is no such process.
     pub fn read(folder: impl AsFd) -> Result<Self, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let file = rustix::fs::openat(folder, c"stat", flags, Mode::empty())?;
@@ -105,10 +105,10 @@ impl Stat {
         Self::parse(&text[..length]).ok_or(Errno::INVAL)
     }
 
-    /// Of the calling process.
+    /// Reads it for the calling process.
     ///
     /// # Errors
-    /// When there is no /proc.
+    /// If there is no /proc.
     pub fn of_caller() -> Result<Self, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Self::read(rustix::fs::open(c"/proc/self", flags, Mode::empty())?)
@@ -124,30 +124,30 @@ impl Stat {
         })
     }
 
-    /// Whether all of the process has ended; it may wait to be reaped.
+    /// Whether all its threads have ended. It may still wait to be reaped.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }
 }
 
-/// A process by its folder in /proc, which never becomes another's. It may be one that this process's
-/// namespace has no number for.
+/// A process by its open folder in /proc, which never stands for another process. The process may be outside the
+/// caller's pid namespace.
 #[derive(Debug)]
 pub struct ProcFolder(OwnedFd);
 
 impl ProcFolder {
-    /// The process with this number that began at `start_ticks`.
+    /// Opens the process with this pid that started at `start_ticks`.
     ///
     /// # Errors
-    /// When there is none, or no /proc.
+    /// If there is no such process, or no /proc.
     pub fn open(number: u32, start_ticks: u64) -> Result<Self, Errno> {
         let folder = Self::of(number)?;
         let same = Stat::read(&folder.0)?.start_ticks == start_ticks;
         if same { Ok(folder) } else { Err(Errno::SRCH) }
     }
 
-    /// The process that has this number now.
+    /// Opens the process that has this pid now.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -167,8 +167,8 @@ impl ProcFolder {
     }
 }
 
-/// Whether orphans among the caller's descendants become its children: it is process 1 of its namespace
-/// or a subreaper (prctl(2)).
+/// Whether orphaned descendants of the caller become its children: it is process 1 of its pid namespace, or a subreaper
+/// (prctl(2)).
 pub fn adopts_orphans() -> bool {
     const PR_GET_CHILD_SUBREAPER: usize = 37;
     let mut is_subreaper = 0i32;
@@ -178,19 +178,19 @@ pub fn adopts_orphans() -> bool {
     rustix::process::getpid().is_init() || answer.is_ok() && is_subreaper != 0
 }
 
-/// The number of the calling process where /proc is mounted, which is the supervisor's namespace even for
-/// a process in a process namespace of its own. Where there is no /proc, its own.
+/// The caller's pid in the namespace of the mounted /proc. That is the supervisor's pid namespace, even if the caller
+/// runs in one of its own. Without /proc, the caller's pid in its own namespace.
 pub fn own_number() -> u32 {
     number_behind(c"/proc/self").unwrap_or(rustix::process::getpid().as_raw_pid() as u32)
 }
 
-/// The number of the calling thread, as [`own_number`].
+/// The calling thread's id in the namespace of [`own_number`].
 pub fn own_thread_number() -> u32 {
     let own = || rustix::thread::gettid().as_raw_pid() as u32;
     number_behind(c"/proc/thread-self").unwrap_or_else(own)
 }
 
-/// The last number of the path that a link of procfs holds.
+/// The number at the end of a procfs link's target.
 fn number_behind(link: &core::ffi::CStr) -> Option<u32> {
     let mut path = [0u8; 64];
     let length = rustix::fs::readlinkat_raw(rustix::fs::CWD, link, &mut path).ok()?;
@@ -198,7 +198,7 @@ fn number_behind(link: &core::ffi::CStr) -> Option<u32> {
     core::str::from_utf8(last).ok()?.parse().ok()
 }
 
-/// Ends this process by a signal whose default action does that.
+/// Ends this process by a signal whose default action ends it.
 pub fn die_by(signal: Signal) -> ! {
     // SAFETY: the default action runs no code of this process.
     let _ = unsafe { set_disposition(signal.as_raw(), &Disposition::DEFAULT) };
@@ -207,7 +207,7 @@ pub fn die_by(signal: Signal) -> ! {
     crate::sys::exit_process(128 + signal.as_raw())
 }
 
-/// The cores that the caller may run on, into `cores`; returns how many.
+/// Writes the numbers of the cores that the caller may run on to `cores`, and returns how many it wrote.
 pub fn usable_cores(cores: &mut [usize]) -> usize {
     let Ok(set) = sched_getaffinity(None) else { return 0 };
     let usable = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
@@ -219,7 +219,7 @@ pub fn usable_cores(cores: &mut [usize]) -> usize {
     count
 }
 
-/// The core on which a thread of a process ran last, if /proc says so.
+/// The core on which a thread last ran, if /proc reports it.
 pub fn core_of_thread(process: u32, thread: u32) -> Option<usize> {
     let mut path = [0u8; 48];
     let line = format_args!("/proc/{process}/task/{thread}/stat");
@@ -232,29 +232,28 @@ pub fn core_of_thread(process: u32, thread: u32) -> Option<usize> {
     field_of_stat(&text[..length], 39)?.parse().ok()
 }
 
-/// A field of `/proc/PID/stat`, by its number in proc(5) from 3 on.
+/// A field of `/proc/PID/stat`, by its number in proc(5), at least 3.
 fn field_of_stat(text: &[u8], number: usize) -> Option<&str> {
-    // The name before may hold anything, brackets too.
+    // Field 2, the name, can contain any characters, also parentheses.
     let after = text.iter().rposition(|&byte| byte == b')')? + 1;
     core::str::from_utf8(&text[after..]).ok()?.split_ascii_whitespace().nth(number - 3)
 }
 
-/// Keeps the calling thread on one core.
+/// Pins the calling thread to one core.
 pub fn pin_to_core(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
     let _ = sched_setaffinity(None, &set);
 }
 
-/// Whether a thread, by its number, runs in the caller's address space; true when the kernel won't
-/// say.
+/// Whether the thread with this id runs in the caller's address space; true if the kernel does not tell.
 fn thread_shares_memory(thread: usize) -> bool {
     let own = rustix::process::getpid().as_raw_pid() as usize;
     compares_equal(own, thread).unwrap_or(true)
 }
 
-/// Whether any process but the caller and `but` runs in the caller's address space; they are killed if
-/// `kill` says so.
+/// Whether any process other than the caller and `but` runs in the caller's address space. Kills these if `kill` is
+/// set.
 pub fn others_share_memory(but: u32, kill: bool) -> bool {
     let own = rustix::process::getpid().as_raw_pid() as usize;
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
@@ -273,7 +272,7 @@ pub fn others_share_memory(but: u32, kill: bool) -> bool {
     found
 }
 
-/// Whether two tasks have the same address space; None when the kernel won't say.
+/// Whether two tasks share an address space; None if the kernel does not tell.
 fn compares_equal(one: usize, other: usize) -> Option<bool> {
     const KCMP_VM: usize = 1;
     // SAFETY: kcmp takes no pointers for this kind of comparison.

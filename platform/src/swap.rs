@@ -1,4 +1,4 @@
-//! Swap space, and threads that serve a disk which the kernel swaps onto.
+//! Swap space, and threads that serve a disk on which the kernel swaps.
 
 use core::ffi::CStr;
 
@@ -6,24 +6,27 @@ use rustix::io::Errno;
 
 use crate::sys::{number, syscall6};
 
-/// Marks the calling thread, and those that it starts, as ones that the kernel may wait for when it is out of memory
-/// (PR_SET_IO_FLUSHER): their allocations do not wait for pages to be written out, perhaps by themselves.
+/// Marks the calling thread and the threads that it starts as IO flushers (PR_SET_IO_FLUSHER): threads for which the
+/// kernel waits when it is out of memory. Their allocations never wait for pages to be written out, which they might
+/// have to do themselves.
 ///
-/// It opens no reserve: see [`open_reserve`].
+/// This does not let them use the kernel's memory reserve: see [`open_reserve`].
 ///
 /// # Errors
-/// Without CAP_SYS_RESOURCE.
+/// `PERM` without CAP_SYS_RESOURCE.
 pub fn serve_swap() -> Result<(), Errno> {
     rustix::process::configure_io_flusher_behavior(true)
 }
 
-/// Gives the calling thread, and those that it starts, the least real-time priority (SCHED_RR, 1): the kernel lets such
-/// threads have half of what lies below its lowest watermark, before Linux 6.3 a quarter (`gfp_to_alloc_flags` and `__zone_watermark_ok` in
-/// mm/page_alloc.c). Programs that allocate faster than memory is written out hold free memory at that watermark, and a
-/// thread that writes it out by the network could take not a page more, for ever.
+/// Gives the calling thread and the threads that it starts the lowest real-time priority (SCHED_RR, 1). The kernel lets
+/// such threads allocate half of the memory below its lowest watermark, before Linux 6.3 a quarter
+/// (`gfp_to_alloc_flags` and `__zone_watermark_ok` in mm/page_alloc.c). Programs that allocate faster than memory is
+/// written out keep free memory at that watermark. Without the priority, a thread that writes pages out over the
+/// network
+/// could then never allocate a page.
 ///
 /// # Errors
-/// EPERM without CAP_SYS_NICE or RLIMIT_RTPRIO, and where the process's control group has no real-time share.
+/// `PERM` without CAP_SYS_NICE or RLIMIT_RTPRIO, and if the process's cgroup has no real-time share.
 pub fn open_reserve() -> Result<(), Errno> {
     const SCHED_RR: usize = 2;
     let priority = 1_i32;
@@ -33,18 +36,18 @@ pub fn open_reserve() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Bytes of swap space's first page, on machines whose pages have so many.
+/// Bytes of the header: the first page of swap space, on machines with pages of 4096 bytes.
 pub const HEADER_BYTES: usize = 4096;
 
-/// The first page of swap space of so many bytes, with its label, of which 15 bytes are kept (`union swap_header` in
-/// linux/swap.h). None: it is too short, or longer than the kernel takes.
+/// The header of swap space of `bytes` (`union swap_header` in linux/swap.h). It keeps the first 15 bytes of `label`.
+/// None if the space is too short, or longer than the kernel accepts.
 pub fn header(bytes: u64, uuid: u128, label: &str) -> Option<[u8; HEADER_BYTES]> {
-    /// Fewest pages that the kernel takes, the header's among them.
+    /// Fewest pages that the kernel accepts, including the header.
     const PAGES_MIN: u32 = 2;
     let pages = u32::try_from(bytes / HEADER_BYTES as u64).ok()?;
     let last_page = Some(pages).filter(|pages| *pages >= PAGES_MIN)? - 1;
     let mut page = [0; HEADER_BYTES];
-    // A boot loader's place is before it.
+    // The first 1024 bytes are left to a boot loader.
     page[1024..1028].copy_from_slice(&1u32.to_ne_bytes());
     page[1028..1032].copy_from_slice(&last_page.to_ne_bytes());
     page[1036..1052].copy_from_slice(&uuid.to_be_bytes());
@@ -54,8 +57,8 @@ pub fn header(bytes: u64, uuid: u128, label: &str) -> Option<[u8; HEADER_BYTES]>
     Some(page)
 }
 
-/// Swaps onto a device that has a header, with a priority from 0 to 32767; the kernel discards groups of pages that are not
-/// needed any more.
+/// Turns swapping on for a device that has a header, with a priority from 0 to 32767. The kernel discards clusters of
+/// pages that it no longer needs.
 ///
 /// # Errors
 /// Those of swapon(2).
@@ -74,7 +77,7 @@ pub fn swap_on(path: &CStr, priority: u16) -> Result<(), Errno> {
 mod tests {
     use super::*;
 
-    /// As `mkswap -L spillway -U 00112233-4455-6677-8899-aabbccddeeff` of util-linux 2.38 writes it.
+    /// The expected bytes are those of `mkswap -L spillway -U 00112233-4455-6677-8899-aabbccddeeff` of util-linux 2.38.
     #[test]
     fn a_header_is_as_mkswap_writes_it() {
         let page = header(1 << 20, 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff, "spillway").unwrap();
@@ -91,7 +94,7 @@ mod tests {
 
     #[test]
     fn what_is_no_swap_space_is_refused() {
-        // Without the right to it all is refused alike.
+        // Without the privilege, the kernel refuses every path with EPERM.
         let is_one_of =
             |path, its| matches!(swap_on(path, 1), Err(it) if it == its || it == Errno::PERM);
         assert!(is_one_of(c"/dev/null", Errno::INVAL));

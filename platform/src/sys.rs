@@ -4,10 +4,10 @@ use core::arch::asm;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
-/// A raw system call with up to six arguments. The kernel's answer, or its error.
+/// Makes a raw system call with up to six arguments, and returns the kernel's answer.
 ///
 /// # Errors
-/// Whatever the kernel answers with a negative number.
+/// The errno of a negative answer.
 ///
 /// # Safety
 /// The call must be sound with these arguments: pointers valid for what the kernel does with them,
@@ -61,11 +61,11 @@ pub mod number {
     pub const SWAPON: usize = 167;
 }
 
-/// Who is at the other end of a Unix socket: `struct ucred` of unix(7).
+/// The credentials of a Unix socket's peer: `struct ucred` of unix(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PeerCredentials {
-    /// Process; 0 for one that this one's process namespace does not know. (rustix takes no such.)
+    /// Process; 0 if it is outside this process's pid namespace. (rustix can't represent 0.)
     pub pid: i32,
     /// User.
     pub uid: u32,
@@ -90,16 +90,16 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<PeerCredentials, Errno> {
     Ok(peer)
 }
 
-/// Ends this process, all its threads, with a status.
+/// Ends this process with a status.
 pub fn exit_process(status: i32) -> ! {
-    // SAFETY: exit_group takes no pointers and does not come back.
+    // SAFETY: exit_group takes no pointers and does not return.
     let _ = unsafe { syscall6(number::EXIT_GROUP, [status as usize, 0, 0, 0, 0, 0]) };
-    unreachable!("exit_group came back")
+    unreachable!("exit_group returned")
 }
 
 /// Ends the calling thread alone.
 pub fn exit_thread() -> ! {
-    // SAFETY: exit takes no pointers and does not come back.
+    // SAFETY: exit takes no pointers and does not return.
     let _ = unsafe { syscall6(number::EXIT, [0; 6]) };
-    unreachable!("exit came back")
+    unreachable!("exit returned")
 }

@@ -1,10 +1,10 @@
-//! Tasks in this address space that no C library knows of.
+//! Tasks in this address space that the C library does not know.
 //!
-//! A *guest process* shares the memory of the program but neither its descriptors, signals, file
-//! system context nor thread group, so nothing the program does to those reaches it. A *guest thread*
-//! is the same within the program's thread group: no wait sees it, and it ends with the program. The
-//! *threads* of both belong to them alone. All of them run with signals blocked and with a thread
-//! control block of their own, big enough for errno and the stack protector and for nothing else.
+//! A *guest process* shares the program's memory, but not its descriptors, signals, file system context
+//! or thread group. So nothing that the program does to those affects it. A *guest thread* belongs to the
+//! program's thread group and shares its signal handlers as well: no wait sees it, and it ends with the
+//! program. Both can start further threads, which share their descriptors. All these tasks run with signals
+//! blocked. Each has a thread control block of its own, with room for errno and the stack protector only.
 
 use crate::memory::map_native;
 use crate::sys::{exit_process, number, syscall6};
@@ -18,7 +18,7 @@ const CLONE_SIGHAND: usize = 0x800;
 const CLONE_THREAD: usize = 0x1_0000;
 const CLONE_SYSVSEM: usize = 0x4_0000;
 const CLONE_SETTLS: usize = 0x8_0000;
-/// `wait4` also for children that raise no SIGCHLD.
+/// Makes `wait4` wait also for children that raise no SIGCHLD.
 const WAIT_ALL: usize = 0x4000_0000;
 
 const STACK_BYTES: usize = 256 << 10;
@@ -26,14 +26,14 @@ const STACK_BYTES: usize = 256 << 10;
 const TLS_BELOW: usize = 64 << 10;
 const TLS_ABOVE: usize = 4 << 10;
 
-/// What a task runs.
+/// The function that a task runs.
 pub type Entry = extern "C" fn(usize);
 
-/// Starts a process that shares this one's memory and nothing else. It is nobody's child: the
-/// nearest subreaper or init reaps it. Returns when it has been made; it may not have run yet.
+/// Starts a process that shares this one's memory and nothing else. It is not the caller's child: the
+/// nearest subreaper or init reaps it. Returns when the process exists; it may not have run yet.
 ///
 /// # Errors
-/// When there is no memory for its stack or the kernel makes no more tasks.
+/// If there is no memory for its stack or the kernel creates no more tasks.
 pub fn spawn_guest_process(entry: Entry, argument: usize) -> Result<(), Errno> {
     let between = Between { entry, argument };
     let flags = CLONE_VM | CLONE_SETTLS;
@@ -54,7 +54,7 @@ struct Between {
     argument: usize,
 }
 
-/// Makes the guest process and ends, so that the guest process has no parent to disturb.
+/// Starts the guest process and ends, so that the guest process is an orphan.
 extern "C" fn orphan(between: usize) {
     // SAFETY: `spawn_guest_process` waits for this task, so its `Between` is alive.
     let between = unsafe { &*(between as *const Between) };
@@ -63,11 +63,12 @@ extern "C" fn orphan(between: usize) {
     exit_process(i32::from(made.is_err()));
 }
 
-/// Starts a thread of this process that shares its memory, signal handlers and thread group, but not its
-/// descriptors and file system context.
+/// Starts a thread in this process's thread group. It shares the memory and signal handlers, but not the descriptors
+/// and
+/// the file system context.
 ///
 /// # Errors
-/// When there is no memory for its stack or the kernel makes no more tasks.
+/// If there is no memory for its stack or the kernel creates no more tasks.
 pub fn spawn_guest_thread(entry: Entry, argument: usize) -> Result<(), Errno> {
     let share = CLONE_VM | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
     Stack::new()?.clone_onto(share | CLONE_SETTLS, entry, argument).map(|_| ())
@@ -76,7 +77,7 @@ pub fn spawn_guest_thread(entry: Entry, argument: usize) -> Result<(), Errno> {
 /// Starts another thread of the calling guest process or thread.
 ///
 /// # Errors
-/// When there is no memory for its stack or the kernel makes no more tasks.
+/// If there is no memory for its stack or the kernel creates no more tasks.
 pub fn spawn_thread(entry: Entry, argument: usize) -> Result<(), Errno> {
     let share = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM;
     Stack::new()?.clone_onto(share | CLONE_SETTLS, entry, argument).map(|_| ())
@@ -99,8 +100,10 @@ impl Stack {
         let _ = unsafe { rustix::mm::munmap(self.base as *mut _, Self::BYTES) };
     }
 
-    /// Thread pointer: a control block as the x86-64 ABI lays it out (self pointer at 0 and 16,
-    /// stack protector at 40, pointer guard at 48), the last two taken from the calling thread.
+    /// Writes a thread control block in the layout of the x86-64 ABI, and returns its address, the thread pointer.
+    /// Offsets
+    /// 0 and 16 hold the address itself, 40 the stack protector and 48 the pointer guard, both copied from the calling
+    /// thread.
     fn thread_pointer(&self) -> usize {
         let pointer = self.base + STACK_BYTES + TLS_BELOW;
         let (canary, guard): (usize, usize);
@@ -151,14 +154,16 @@ impl Stack {
     }
 }
 
-/// Runs `work` with `argument` on another stack and comes back.
+/// Runs `work` with `argument` on another stack, and returns when it has returned.
 ///
 /// # Safety
-/// `top` is the end of memory that nobody else uses meanwhile, aligned to 16 bytes and big enough for
-/// what `work` calls. If `work` forks, the child has a copy of that memory.
+/// `top` is the end of memory that nothing else uses meanwhile. It is aligned to 16 bytes, and the memory is large
+/// enough
+/// for `work` and what it calls. If `work` forks, the child has a copy of that memory.
 pub unsafe fn call_on(top: usize, work: Entry, argument: usize) {
-    // SAFETY: the callee saves r12, which holds this stack meanwhile; the ABI's other rules are the
-    // compiler's.
+    // SAFETY: the callee preserves r12, which holds this stack's pointer meanwhile; `clobber_abi` covers the ABI's
+    // other
+    // rules.
     unsafe {
         asm!("xchg rsp, r12", "call {work}", "mov rsp, r12",
             work = in(reg) work, inlateout("r12") top => _, in("rdi") argument,
@@ -172,7 +177,7 @@ pub struct SignalsBlocked {
 }
 
 impl SignalsBlocked {
-    /// Blocks every signal for the calling thread and the tasks it makes.
+    /// Blocks every signal for the calling thread and the tasks that it starts.
     #[must_use]
     pub fn new() -> Self {
         Self { before: set_signal_mask(u64::MAX) }
@@ -191,7 +196,7 @@ impl Drop for SignalsBlocked {
     }
 }
 
-/// Blocks the signals of `mask`, bit n - 1 for signal n, and no others. Gives the mask before.
+/// Blocks the signals of `mask`, bit n - 1 for signal n, and no others. Returns the former mask.
 pub fn set_signal_mask(mask: u64) -> u64 {
     const SIG_SETMASK: usize = 2;
     let mut before = 0u64;
@@ -203,16 +208,15 @@ pub fn set_signal_mask(mask: u64) -> u64 {
     before
 }
 
-/// Cuts a guest process or thread loose from what it copied of the program: closes all descriptors but
-/// `keep` (sorted), leaves the working directory and, being a process, the process group; and takes a name.
-/// The session it stays in: who founds one is alone in a new group of the scheduler (autogroup), which on a busy
-/// processor may wait for its first turn for seconds (Linux 6.18).
+/// Separates a guest process or thread from what it copied from the program. Closes all descriptors except `keep`
+/// (sorted), changes the working directory to `/`, and sets the task's name. A guest process also gets a process group
+/// of its own. It stays in its session: a new session is alone in a new scheduler group (autogroup), which on a busy
+/// processor can wait for seconds before it first runs (Linux 6.18).
 pub fn leave_program(keep: &[i32], name: &core::ffi::CStr) {
     let close = |from: u32, to: u32| {
         if from <= to {
             let args = [from as usize, to as usize, 0, 0, 0, 0];
-            // SAFETY: this process has a descriptor table of its own and nothing in it is in use
-            // but what `keep` names.
+            // SAFETY: this task has a descriptor table of its own, in which only the descriptors of `keep` are in use.
             let _ = unsafe { syscall6(number::CLOSE_RANGE, args) };
         }
     };

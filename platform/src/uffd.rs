@@ -10,17 +10,17 @@ use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 /// Bits of `uffdio_api.features`.
 pub mod feature {
-    /// Write-protection faults are told apart.
+    /// Write-protection faults are reported, and marked as such.
     pub const PAGEFAULT_FLAG_WP: u64 = 1 << 0;
-    /// mremap is told.
+    /// mremap sends an event.
     pub const EVENT_REMAP: u64 = 1 << 2;
-    /// madvise that drops pages is told.
+    /// madvise that drops pages sends an event.
     pub const EVENT_REMOVE: u64 = 1 << 3;
-    /// munmap is told.
+    /// munmap sends an event.
     pub const EVENT_UNMAP: u64 = 1 << 6;
     /// A fault raises SIGBUS in the faulting thread.
     pub const SIGBUS: u64 = 1 << 7;
-    /// A fault's message says which thread it is of.
+    /// A fault's message contains the thread's id.
     pub const THREAD_ID: u64 = 1 << 8;
     /// Pages can be poisoned.
     pub const POISON: u64 = 1 << 14;
@@ -91,27 +91,27 @@ const DONT_WAKE: u64 = 1;
 const COPY_WRITE_PROTECTED: u64 = 2;
 const PROTECT: u64 = 1;
 
-/// How many bytes an operation finished, and why it stopped short, if it did.
+/// How many bytes an operation finished, and why it stopped early, if it did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Bytes from the start of the range that are finished.
     pub bytes: usize,
-    /// Why no more.
+    /// Why it stopped; `None` if it finished.
     pub stopped: Option<Errno>,
 }
 
-/// A message of the kernel.
+/// A message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// A thread touched a page.
     Fault {
         /// Address touched, rounded down to its page.
         address: usize,
-        /// It wanted to write.
+        /// Whether the access was a write.
         write: bool,
-        /// The page is there, and write-protected.
+        /// Whether the page is present and write-protected.
         protected: bool,
-        /// The thread, as its own process namespace numbers it, with [`feature::THREAD_ID`]; else 0.
+        /// The thread's id in its own pid namespace, with [`feature::THREAD_ID`]; else 0.
         thread: u32,
     },
     /// A range moved.
@@ -137,21 +137,21 @@ pub enum Message {
         /// Byte after the last.
         end: usize,
     },
-    /// Something this version does not ask for.
+    /// An event that Spillway does not request.
     Other,
 }
 
-/// A userfaultfd. A plain number: it is used by tasks that share memory, not descriptor tables,
-/// so it is valid in the table in which it was opened and in copies of that table.
+/// A userfaultfd, as a plain descriptor number, because tasks that use it share memory but not descriptor tables. It is
+/// valid in the table in which it was opened and in copies of that table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uffd(RawFd);
 
 impl Uffd {
-    /// Opens one for this address space, non-blocking, close-on-exec, with these features.
-    /// `device` is a descriptor of `/dev/userfaultfd` when one is open already.
+    /// Opens a userfaultfd for this address space with these features, non-blocking and close-on-exec. `device` is a
+    /// descriptor of `/dev/userfaultfd`, if one is open already.
     ///
     /// # Errors
-    /// `PERM` or `ACCES` when the caller may not; `INVAL` when the kernel lacks a feature.
+    /// `PERM` or `ACCES` without the privilege; `INVAL` if the kernel lacks a feature.
     pub fn open(device: Option<BorrowedFd<'_>>, features: u64) -> Result<Self, Errno> {
         let descriptor = Self::descriptor(device)?;
         let mut arg = ApiArg { api: API, features, ioctls: 0 };
@@ -172,7 +172,7 @@ impl Uffd {
         Ok(arg.features)
     }
 
-    /// Opens the device that hands out userfaultfds.
+    /// Opens `/dev/userfaultfd`, the device that creates userfaultfds.
     ///
     /// # Errors
     /// As open(2).
@@ -183,8 +183,8 @@ impl Uffd {
     fn descriptor(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, Errno> {
         let flags = OFlags::CLOEXEC | OFlags::NONBLOCK;
         let from = |device: BorrowedFd<'_>| {
-            // SAFETY: USERFAULTFD_IOC_NEW takes flags by value and answers with a descriptor that
-            // is ours; the wrapper has no output, so the number is fetched by the raw call.
+            // SAFETY: USERFAULTFD_IOC_NEW takes flags by value and returns a new descriptor. rustix's wrapper drops the
+            // returned number, so this is a raw call.
             unsafe {
                 let args =
                     [device.as_raw_fd() as usize, OP_NEW as usize, flags.bits() as usize, 0, 0, 0];
@@ -200,7 +200,7 @@ impl Uffd {
             Err(error) => {
                 let flags =
                     rustix::mm::UserfaultfdFlags::CLOEXEC | rustix::mm::UserfaultfdFlags::NONBLOCK;
-                // SAFETY: a new descriptor; what it may do to memory is up to later calls.
+                // SAFETY: this only creates a descriptor; later calls decide what it does to memory.
                 unsafe { rustix::mm::userfaultfd(flags) }.map_err(|_| error)
             }
         }
@@ -212,7 +212,7 @@ impl Uffd {
         self.0
     }
 
-    /// The descriptor with this number, as opened before.
+    /// The userfaultfd with this descriptor number, which must be open.
     #[must_use]
     pub fn from_number(number: RawFd) -> Self {
         Self(number)
@@ -231,23 +231,24 @@ impl Uffd {
         unsafe { ioctl(self.as_fd(), Updater::<OP, _>::new(arg)) }
     }
 
-    /// Registers a range for [`mode`].
+    /// Registers a range for the faults of `mode`, a combination of [`mode`]'s bits.
     ///
     /// # Errors
-    /// `BUSY` when another userfaultfd has it, `INVAL` when its kind of mapping is not supported.
+    /// `BUSY` if another userfaultfd has it, `INVAL` if its kind of mapping is not supported.
     pub fn register(self, start: usize, bytes: usize, mode: u64) -> Result<(), Errno> {
         let range = Range { start: start as u64, len: bytes as u64 };
         self.call::<OP_REGISTER, _>(&mut RegisterArg { range, mode, ioctls: 0 })
     }
 
-    /// Takes a range out again; faults that wait there wake up.
+    /// Unregisters a range, and wakes the threads that wait there.
     ///
     /// # Errors
     /// As ioctl_userfaultfd(2).
     pub fn unregister(self, start: usize, bytes: usize) -> Result<(), Errno> {
         self.call::<OP_UNREGISTER, _>(&mut Range { start: start as u64, len: bytes as u64 })?;
-        // The kernel wakes them before it takes the range out. A fault that holds the lock of its mapping alone (Linux 6.6
-        // and later) may come between the two, and would sleep for ever.
+        // The kernel wakes them before it unregisters the range. A fault that holds only its mapping's lock (Linux 6.6
+        // and
+        // later) can occur between the two steps, and would sleep for ever.
         self.wake(start, bytes);
         Ok(())
     }
@@ -257,24 +258,29 @@ impl Uffd {
         let _ = self.call::<OP_WAKE, _>(&mut Range { start: start as u64, len: bytes as u64 });
     }
 
-    /// Fills absent pages with a copy of `source`, write-protected or not, and wakes who waits.
+    /// Fills absent pages with a copy of `source`, write-protected if `protect` is set, and wakes the threads that wait
+    /// for them.
     pub fn copy(self, target: usize, source: *const u8, bytes: usize, protect: bool) -> Done {
         let mode = if protect { COPY_WRITE_PROTECTED } else { 0 };
         self.transfer::<OP_COPY>(target, source as usize, bytes, mode)
     }
 
-    /// Moves present pages to an absent place, atomically for each page, and wakes nobody.
+    /// Moves present pages to a range without pages, each page atomically. Wakes no thread.
     ///
-    /// `EXIST` may mean that the page at which it stopped, and pages after it, *were* moved: when a page's
-    /// entry changes meanwhile, `move_pages` of Linux 6.18 (mm/userfaultfd.c) keeps the `AGAIN` of the first
-    /// attempt, moves the page with the next, takes that for a failure and tries once more. For the same
-    /// reason holes are not asked for: over a hole it would try without end.
+    /// After `EXIST`, the page at which it stopped, and pages after it, may have *been* moved. If a page's entry
+    /// changes
+    /// meanwhile, `move_pages` of Linux 6.18 (mm/userfaultfd.c) keeps the `AGAIN` of its first attempt, moves the page
+    /// in
+    /// the second, takes that for a failure and tries again. For the same reason this does not allow holes in the
+    /// source:
+    /// on a hole, `move_pages` would try for ever.
     pub fn move_out(self, target: usize, source: usize, bytes: usize) -> Done {
         self.transfer::<OP_MOVE>(target, source, bytes, DONT_WAKE)
     }
 
-    /// Moves one present page to an absent place and wakes who waits there. `EXIST` as for
-    /// [`Uffd::move_out`]; nobody is woken then.
+    /// Moves one present page to an address without a page, and wakes the threads that wait there. `EXIST` means the
+    /// same
+    /// as for [`Uffd::move_out`]; it wakes no thread.
     pub fn move_in(self, target: usize, source: usize) -> Done {
         self.transfer::<OP_MOVE>(target, source, PAGE_SIZE, 0)
     }
@@ -292,10 +298,10 @@ impl Uffd {
         Done { bytes: if stopped.is_none() { bytes } else { arg.done.max(0) as usize }, stopped }
     }
 
-    /// Lets writes through to the range again and wakes who waits.
+    /// Allows writes to the range again, and wakes the threads that wait.
     ///
     /// # Errors
-    /// `NOENT` when the range is not registered here, `AGAIN` while an event waits to be read.
+    /// `NOENT` if the range is not registered here, `AGAIN` while an event waits to be read.
     pub fn unprotect(self, start: usize, bytes: usize) -> Result<(), Errno> {
         let range = Range { start: start as u64, len: bytes as u64 };
         self.call::<OP_WRITE_PROTECT, _>(&mut WriteProtectArg { range, mode: 0 })
@@ -310,7 +316,7 @@ impl Uffd {
         self.call::<OP_WRITE_PROTECT, _>(&mut WriteProtectArg { range, mode: PROTECT })
     }
 
-    /// Makes an absent page raise SIGBUS in whoever touches it.
+    /// Makes an absent page raise SIGBUS in every thread that touches it.
     ///
     /// # Errors
     /// As ioctl_userfaultfd(2).
@@ -319,20 +325,20 @@ impl Uffd {
         self.call::<OP_POISON, _>(&mut PoisonArg { range, mode: 0, updated: 0 })
     }
 
-    /// Takes the next message, if there is one.
+    /// Reads the next message.
     ///
     /// # Errors
-    /// `AGAIN` when there is none.
+    /// `AGAIN` if there is none.
     pub fn read(self) -> Result<Message, Errno> {
         let mut raw = [0u8; 32];
         self.read_raw(&mut raw)?;
         Ok(decode(&raw))
     }
 
-    /// Takes the next message as the kernel writes it, if there is one.
+    /// Reads the next message without decoding it.
     ///
     /// # Errors
-    /// `AGAIN` when there is none.
+    /// `AGAIN` if there is none.
     pub fn read_raw(self, raw: &mut [u8; 32]) -> Result<(), Errno> {
         rustix::io::read(self.as_fd(), raw).map(|_| ())
     }

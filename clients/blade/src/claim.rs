@@ -14,7 +14,7 @@ use crate::{Error, carrier, is_directory};
 /// A run's pool on a blade, and what its processes need to reach it.
 #[derive(Debug)]
 pub struct Claim {
-    /// The complete address: no name in it needs to be resolved.
+    /// The complete address, without a name that needs to be resolved.
     pub address: String,
     /// The secret by which this host authenticates.
     pub secret: Option<String>,
@@ -35,11 +35,11 @@ impl std::fmt::Debug for Presence {
     }
 }
 
-/// Connects to the blade that `text` names, a URL or a directory, and creates a pool there. This may
-/// start a thread that keeps the connection alive; it inherits the caller's signal mask.
+/// Connects to the blade at `text`, a URL or a directory, and creates a pool there. This may start a
+/// thread that keeps the connection alive; the thread inherits the caller's signal mask.
 ///
 /// # Errors
-/// One line for the user: what is wrong with the text, or why the blade can't be used.
+/// Its message is one line for the user: what is wrong with the text, or why the blade can't be used.
 pub fn claim(text: &str, timeout: Duration) -> Result<Claim, Error> {
     if is_directory(text) {
         let path = fs::canonicalize(Path::new(text))
@@ -93,7 +93,7 @@ fn reachable(text: &str, host: &str, port: u16, timeout: Duration) -> Result<Soc
     Err(unreachable(text, last))
 }
 
-/// The URL, completed with everything that a process of the run can't find out by itself.
+/// The blade's URL with everything that a process of the run can't find out by itself.
 fn complete(
     address: SocketAddr,
     subsystem: Option<&str>,

@@ -1,8 +1,8 @@
 //! A directory as mirror. Values lie in unnamed files, which disappear with the last process that
 //! has them open.
 //!
-//! An object is a file. The first 4 KiB of value `i` lie at page `i` of it. A value that is longer
-//! than a page, by a seal's tag, has its end in a table after all pages.
+//! Each object is a file. The first 4 KiB of value `i` lie in page `i` of the file. A sealed value can be
+//! longer than a page by the seal's tag; its end then lies in a table after all pages.
 
 use std::ffi::CString;
 use std::io;
@@ -35,7 +35,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// A mirror in `path`.
+    /// Opens a mirror in the directory `path`.
     ///
     /// # Errors
     /// No unnamed file can be created there.

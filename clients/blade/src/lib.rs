@@ -1,8 +1,8 @@
 //! Transports between a run and its blade.
 //!
 //! `spillway run` [claims](claim) a pool on the blade before the program starts. Each paged process
-//! then has a [`carrier`] of its own, which connects when the first page leaves. Carriers run on tasks
-//! without a C library's thread, as the pager does.
+//! then has a [`carrier`] of its own, which connects when the first page leaves. Carriers run on the
+//! pager's tasks, which are not threads of the C library.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ use crate::ring::RingWay;
 /// Why a blade can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The client library's reason.
+    /// The client library reported an error.
     #[error(transparent)]
     Client(#[from] spillway_client::Error),
     /// No files can be created in the directory.
@@ -45,7 +45,7 @@ pub enum Error {
     /// An embedded store lies in this process.
     #[error("'{0}' is a store in this process, not a blade: write ring:PATH or nvme+tcp://HOST")]
     Embedded(String),
-    /// Windows are for programs that call the store themselves.
+    /// A guest's window serves only programs that call the store themselves.
     #[error(
         "{0}: pages of a program in a guest can't go through a window; name a blade by nvme+tcp:"
     )]

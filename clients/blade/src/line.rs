@@ -1,8 +1,7 @@
 //! A connection to a blade that is opened on demand, closed when it fails, and opened again.
 //!
-//! A caller waits no longer than the timeout. When that passes without an answer, the line is *down*:
-//! calls fail at once, until [`Carrier::tend`] has found the blade and the run's pool again. It runs
-//! outside the path of any page.
+//! A caller waits at most the timeout. If it gets no answer, the line is *down*: calls fail at once, until
+//! [`Carrier::tend`] has found the blade and the run's pool again. `tend` runs outside the path of any page.
 
 use core::fmt::Debug;
 use std::io;
@@ -19,7 +18,7 @@ use spillway_types::Key;
 
 /// Time between two attempts to reconnect while a caller waits.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-/// The same while no caller waits.
+/// Time between two attempts to reconnect while no caller waits, ns.
 const TEND_INTERVAL_NS: u64 = 500_000_000;
 
 /// A blade and the run's pool on it.
@@ -27,15 +26,15 @@ pub trait Way: Debug + Send + Sync {
     /// The connection's type.
     type Connection: Connection;
 
-    /// Whether something listens there. Quick, for attempts in the background.
+    /// Whether a process listens there. A quick check, for attempts in the background.
     fn answers(&self) -> bool;
 
     /// Connects within the timeout. `None` if that fails, or the pool does not exist.
     fn connect(&self) -> Option<Self::Connection>;
 }
 
-/// A connection through which a pool is used. An outcome of [`Carried::Lost`], or false, means that it
-/// has failed, and that the timeout has passed or waiting longer is useless.
+/// A connection to a pool. An outcome of [`Carried::Lost`], or false, means that the connection has failed: the
+/// timeout has passed, or waiting longer is useless.
 pub trait Connection: Debug + Send + Sync {
     /// Stores values.
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]);
@@ -54,8 +53,7 @@ pub trait Connection: Debug + Send + Sync {
 #[derive(Debug)]
 struct LineState<C> {
     connection: Option<Arc<C>>,
-    /// One caller opens a connection. The others wait for it without the lock, up to their own
-    /// timeout.
+    /// Whether a caller is opening a connection. The others wait for it without the lock, up to their own timeout.
     connecting: bool,
 }
 
@@ -67,7 +65,7 @@ enum Found<C> {
     Nothing,
 }
 
-/// See the module.
+/// A connection to a blade that is opened on demand, closed when it fails, and opened again.
 #[derive(Debug)]
 pub struct Line<W: Way> {
     way: W,
@@ -120,8 +118,9 @@ impl<W: Way> Line<W> {
         }
     }
 
-    /// Makes a call, which returns whether it was answered, on one connection after another until
-    /// the timeout. An impatient call uses one connection only.
+    /// Makes a call on one connection after another, until `make` returns that it was answered or the timeout passes.
+    /// An
+    /// impatient call uses one connection only.
     fn call(&self, patient: bool, mut make: impl FnMut(&W::Connection) -> bool) -> bool {
         if self.is_down() {
             return false;
@@ -151,7 +150,7 @@ impl<W: Way> Line<W> {
 impl<W: Way> Carrier for Line<W> {
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
         outcomes.fill(Carried::Lost);
-        // No one waits for it, so retry. Putting the same value under the same key twice is harmless.
+        // No fault waits for a put, so it is retried. Putting the same value under the same key twice is harmless.
         self.call(true, |connection| {
             connection.put(parcels, outcomes);
             !outcomes.contains(&Carried::Lost)

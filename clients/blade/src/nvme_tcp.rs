@@ -1,4 +1,4 @@
-//! A blade of another host, over NVMe/TCP.
+//! A blade on another host, over NVMe/TCP.
 
 use core::array;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use crate::line::{Connection, Way};
 
 /// Values of one call to the session.
 const BATCH: usize = 32;
-/// Room for a list of pools, bytes.
+/// Size of the buffer for a list of pools, bytes.
 const LIST_BYTES: usize = 64 << 10;
-/// How long something that listens may take to take a connection, µs.
+/// Time that a listening target may take to accept a connection, µs.
 const ANSWERS_WITHIN_US: u64 = 100_000;
 
-/// The way to a target.
+/// The transport to a target.
 #[derive(Debug)]
 pub struct NvmeTcp {
     dial: TcpDial,
@@ -32,10 +32,10 @@ pub struct NvmeTcp {
 }
 
 impl NvmeTcp {
-    /// The way to a target at `address`, and to the pool with this identity on it.
+    /// The transport to the target at `address`, and to the pool with this identity on it.
     ///
     /// # Errors
-    /// None for an address, which needs no looking up.
+    /// Never: an IP address needs no name resolution.
     pub fn new(
         address: SocketAddr,
         settings: Settings,
@@ -60,7 +60,7 @@ impl Way for NvmeTcp {
     }
 
     fn connect(&self) -> Option<Connected> {
-        // The target ends an association when another of the same id comes, so each has its own.
+        // The target ends an association when a host of the same id connects, so each association has an id of its own.
         let mut random = [0; 24];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
         let (host_id, seed) = random.split_first_chunk()?;
@@ -72,7 +72,7 @@ impl Way for NvmeTcp {
     }
 }
 
-/// Looks for a pool on the target.
+/// Finds a pool on the target by its identity.
 fn find(session: &Session<TcpDial>, identity: u128) -> Option<PoolRef> {
     let mut list = vec![0; LIST_BYTES];
     let mut requests = [Request::new(Call::Pools(LIST_BYTES as u32), Data::In(&mut list))];
@@ -87,7 +87,7 @@ fn find(session: &Session<TcpDial>, identity: u128) -> Option<PoolRef> {
     session.with(|association| association.pools().adopt(found.number, identity, true))
 }
 
-/// Status, result and bytes of an answer; `None` when there was none.
+/// Status, result and bytes of an answer; `None` if there was none.
 fn answer(outcome: Option<Outcome>) -> Option<(Status, u64, u32)> {
     match outcome? {
         Outcome::Answered { status, result, bytes, .. } => {
@@ -105,7 +105,7 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Makes a call without data, which may find that there is nothing to do.
+    /// Makes a call without data. Returns whether it was answered, with any status.
     fn ask(&self, call: Call) -> bool {
         let mut requests = [Request::new(call, Data::None)];
         self.session.run(&mut requests);

@@ -1,4 +1,4 @@
-//! A blade in a daemon of the same host, over shared memory.
+//! A blade in a daemon on the same host, over shared memory.
 
 use core::array;
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ impl Way for RingWay {
     type Connection = Connected;
 
     fn answers(&self) -> bool {
-        // A daemon that has ended is noticed at once.
+        // Connecting to a daemon that has ended fails at once, so no check is needed.
         true
     }
 
@@ -74,7 +74,7 @@ impl Connected {
         }
     }
 
-    /// Filler of the unused entries of a batch.
+    /// Filler for the unused entries of a batch.
     const fn nothing(&self) -> Operation<'static> {
         Operation::Exists { pool: self.pool, key: Key::new(0, 0) }
     }

@@ -1,5 +1,5 @@
-//! A blade over the ring that answers late, or ends in the middle: whoever else has something to ask does not wait for it, and
-//! no answer is taken for another.
+//! A blade over the ring that answers late or ends in the middle. Other callers do not wait for its answers, and no
+//! answer is mistaken for another.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -26,19 +26,19 @@ use spillway_wire::nvme::{Command, Completion, Status};
 use spillway_wire::ring::{Geometry, Hello, WAKE, Welcome};
 
 const IDENTITY: u128 = 0x51_0e;
-/// More than any of this takes, if nothing waits for what is held.
+/// Longer than any test takes, unless a call waits for a held command.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Commands with these opcodes wait.
+/// Commands that the blade holds back, by opcode.
 #[derive(Default)]
 struct HeldCommands {
     opcodes: Mutex<Vec<u8>>,
     changed: Condvar,
-    /// Connections with a command that waits.
+    /// Number of connections with a held command.
     waiting: AtomicU32,
-    /// What each answer takes.
+    /// Time that each answer takes.
     delay: Duration,
-    /// Values to be given until a connection ends; 0 for any number.
+    /// Number of values to return before a connection ends; 0 for no limit.
     values_left: AtomicU32,
 }
 
@@ -72,7 +72,7 @@ impl HeldCommands {
     }
 }
 
-/// Answers every command with success, and every value is the number of its key in each byte.
+/// Answers every command with success. Each byte of a value is its key's index.
 fn serve(listener: OwnedFd, held: Arc<HeldCommands>) {
     spawn(move || {
         while let Ok(socket) = accept_with(&listener, SocketFlags::CLOEXEC) {
@@ -144,7 +144,7 @@ fn slow_blade(path: &Path, delay: Duration) -> Arc<HeldCommands> {
     held
 }
 
-/// Brings the first so many pages in, and checks them.
+/// Gets the first `pages` pages, and checks them.
 #[track_caller]
 fn get_pages(blade: &dyn Carrier, pages: usize) {
     let mut rooms = vec![[0xee; PAGE_BYTES]; pages];
@@ -185,7 +185,7 @@ fn pages_come_in_while_others_wait_to_go_out() {
         get(16);
         assert!(!put.is_finished());
         held.set(&[io::STORE, io::RETRIEVE]);
-        // Each core's pages are asked for at the same time.
+        // Each core requests pages at the same time.
         let cores = available_parallelism().unwrap().get().min(7) as u32;
         let gets: Vec<_> = (0..cores).map(|at| scope.spawn(move || get(1 + at as usize))).collect();
         held.wait_for(1 + cores);
@@ -211,7 +211,7 @@ fn a_client_of_a_slow_server_sleeps_instead_of_looking_in_vain() {
     for number in 0..CALLS {
         ring.flush(Pool(1), Key::new(1, number)).unwrap();
     }
-    // Looking each time would take it all of the time that it may look.
+    // A client that polled before each sleep would use POLL of processor time for each call.
     assert!(cpu_time() - before < POLL * CALLS / 4, "{:?}", cpu_time() - before);
 }
 

@@ -1,5 +1,6 @@
-//! A store's pages on a daemon, over its ring and over NVMe/TCP: while it lives, when it ends, and when
-//! it comes back with or without what it held.
+//! A store's pages on a daemon, over its ring and over NVMe/TCP: while the daemon runs, when it ends, and when it
+//! starts
+//! again with its store or without.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ const MIB: u64 = 1 << 20;
 const PAGES: u32 = 2000;
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How a daemon is reached.
+/// The transport to a daemon.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Ring,
@@ -130,7 +131,7 @@ impl Far {
         self.store.put_compressed(self.pool, Key::new(1, number), &page(number), &mut self.scratch)
     }
 
-    /// Pages that came back right, that are told to be gone, and never anything else.
+    /// Reads all pages: returns how many came back and how many are gone. Panics on any other result.
     fn read_all(&self) -> (u32, u32) {
         let (mut right, mut gone) = (0, 0);
         let mut scratch = PageBuf::ZERO;
@@ -152,7 +153,7 @@ impl Far {
     }
 }
 
-/// Every other page can't be packed.
+/// The content of a page. Every other page can't be compressed.
 fn page(number: u32) -> [u8; PAGE_BYTES] {
     if number.is_multiple_of(2) { half_text(number) } else { incompressible(number) }
 }
@@ -208,7 +209,7 @@ fn a_daemon_that_comes_back_empty_serves_nothing() {
         let mut daemon = Daemon::new(&folder.path().join("one"));
         let far = Far::new(&daemon.claim(kind), None);
         daemon.end();
-        // Another store, whose first pool has the number of the one that is gone.
+        // Another store, whose first pool has the same number as the lost one.
         let other = Daemon::at(&daemon.path, daemon.address);
         let _pool = other.claim(kind);
         let (right, gone) = far.read_all();

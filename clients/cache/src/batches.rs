@@ -1,7 +1,8 @@
 //! Executes batches on threads, for callers that wait on a descriptor.
 //!
-//! Each thread opens its own cache, so a thread that waits for a slow store delays no other. Each batch gets an answer
-//! whatever happens to the store: in time, or as failed at its deadline. A lost store is opened again.
+//! Each thread opens its own cache, so a thread that waits for a slow store delays no other. Each batch is answered
+//! even
+//! if the store is slow or lost: it fails when its deadline or a call's timeout passes. A lost store is opened again.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +24,11 @@ const REOPEN_PAUSE: Duration = Duration::from_secs(1);
 pub trait Memory: Send + 'static {
     /// The bytes.
     fn bytes(&self) -> &[u8];
-    /// The bytes, for a value to go to.
+    /// The bytes, to be filled with a value.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
-/// What to do with the keys of a batch.
+/// The operation of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Put values: all or none of them.
@@ -43,13 +44,13 @@ pub enum Kind {
 /// Settings of [`Batches`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// How each thread opens its cache. `timeout` is that of a call.
+    /// Options with which each thread opens its cache. `timeout` is that of a call.
     pub options: Options,
     /// Number of threads, at least one.
     pub threads: usize,
     /// Most waiting batches. Further ones fail at once.
     pub waiting_max: usize,
-    /// How long a batch may wait for a thread.
+    /// Longest time that a batch may wait for a thread.
     pub deadline: Duration,
 }
 
@@ -199,7 +200,7 @@ impl<M: Memory> Drop for Batches<M> {
 }
 
 impl<M> Batch<M> {
-    /// The answer if nothing of it was executed.
+    /// The answer to a batch of which nothing was executed.
     fn fail(self, why: String) -> Completion<M> {
         let found = (self.kind != Kind::Set).then(|| vec![false; self.keys.len()]);
         Completion { id: self.id, error: Some(why), found, memory: self.memory }
@@ -257,7 +258,7 @@ fn work<M: Memory>(shared: &Shared<M>, mut session: Session) {
     }
 }
 
-/// Waits for a batch. `None` at the end.
+/// Waits for the next batch. `None` once the queue is closed.
 fn next<M>(shared: &Shared<M>) -> Option<Batch<M>> {
     let mut queue = shared.queue();
     loop {

@@ -63,12 +63,13 @@ impl Cache {
                 let options = RingOptions { timeout: options.timeout, ..RingOptions::default() };
                 Box::new(Ring::connect_with(&path, options)?)
             }
+            // In a guest, the client library's own timeouts apply.
             Url::Guest { path, pages } => Box::new(Ring::connect_from_guest(&path, pages)?),
             Url::NvmeTcp { tls, host, port, subsystem, options: mut asked } => {
                 let timeout_s = options.timeout.as_secs().clamp(1, 3600) as u16;
                 asked.timeout_s = asked.timeout_s.or(Some(timeout_s));
                 Box::new(NvmeTcp::open(tls, &host, port, subsystem.as_deref(), &asked)?)
-            } // A program of a guest: the library's own times hold.
+            }
         };
         Self::over(store, options)
     }
@@ -89,7 +90,7 @@ impl Cache {
         Ok(Self { store, pool, versions, scratch: Mutex::default() })
     }
 
-    /// A version that no recent put of this cache has used, and hardly one of another cache.
+    /// A version that no recent put of this cache has used. Another cache is unlikely to have used it.
     pub(crate) fn version(&self) -> u32 {
         self.versions.fetch_add(1, Ordering::Relaxed) % (VERSIONS - 1) + 1
     }
@@ -173,7 +174,7 @@ impl Cache {
     /// How many of the first keys have values, up to the first that has none. Uses one batch.
     ///
     /// # Errors
-    /// This is unknown of a key before the first that has no value.
+    /// The store failed for one of these keys.
     pub fn prefix(&self, keys: &[&[u8]]) -> Result<usize, Error> {
         let mut count = 0;
         for found in self.exists(keys) {

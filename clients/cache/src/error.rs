@@ -1,4 +1,4 @@
-//! Errors; a refusal and a miss are not errors.
+//! Errors. A refusal or a miss is not an error.
 
 use crate::record::{KEY_BYTES_MAX, Malformed, VALUE_BYTES_MAX};
 
@@ -8,7 +8,7 @@ pub enum Error {
     /// The store reported an error.
     #[error(transparent)]
     Store(#[from] spillway_client::Error),
-    /// The bytes in a record's place are not a record, or have a later format.
+    /// The value under a record's key is not a record, or has a later format.
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// The key is longer than a record can hold.

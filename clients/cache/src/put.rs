@@ -22,9 +22,9 @@ pub struct Put<'a> {
 struct Step<'a> {
     put: &'a Put<'a>,
     object: u64,
-    /// Where the value goes; none for one in the record.
+    /// The parts of the value; none if it lies in the record.
     parts: Option<Parts>,
-    /// What exists of the previous value.
+    /// The parts of the previous value.
     old: Option<Parts>,
     /// Whether a record names `parts`.
     announced: bool,
@@ -33,14 +33,14 @@ struct Step<'a> {
 
 /// State of a put.
 enum PutState {
-    /// It continues.
+    /// It is in progress.
     Going,
     /// Another client has put or removed the key's value since it began. The effect is as if this put had
     /// come first.
     Overtaken,
     /// It was refused.
     Refused,
-    /// It failed with this error, the first one.
+    /// It failed; holds the first error.
     Failed(Error),
 }
 
@@ -134,7 +134,7 @@ impl Cache {
         });
     }
 
-    /// Checks that no other client has used the places meanwhile.
+    /// Checks that no other client has replaced the announced records meanwhile.
     fn look_again(&self, steps: &mut [Step<'_>]) {
         let mut long: Vec<_> =
             steps.iter_mut().filter(|step| step.goes_on() && step.parts.is_some()).collect();
@@ -149,7 +149,7 @@ impl Cache {
         });
     }
 
-    /// Removes the parts that `which` names of each.
+    /// Removes the parts that `which` returns for each put.
     fn remove(&self, steps: &[Step<'_>], which: impl Fn(&Step<'_>) -> Option<Parts>) {
         let parts = steps.iter().flat_map(|step| self.flush_parts(step.object, which(step)));
         let mut operations: Vec<_> = parts.collect();
@@ -189,7 +189,7 @@ impl Cache {
         }
     }
 
-    /// Puts the records from `body` of the puts that continue.
+    /// Puts the records that `body` returns for the puts in progress.
     fn put_records<'a>(
         &self,
         steps: &mut [Step<'a>],

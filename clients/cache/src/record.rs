@@ -4,11 +4,11 @@
 //! |---|---|---|
 //! | 0 | 4 | `SPKV` |
 //! | 4 | 2 | format, 1 |
-//! | 6 | 2 | 0: the value lies behind the key; 1: it lies in parts; 2: its parts are being put |
+//! | 6 | 2 | 0: the value follows the key; 1: it lies in parts; 2: its parts are being put |
 //! | 8 | 4 | bytes of the key |
 //! | 12 | 4 | version of the parts, 1 to 2^26 - 2; else 0 |
 //! | 16 | 8 | bytes of the value |
-//! | 24 | 4 | bytes of each part but the last, whole pages; else 0 |
+//! | 24 | 4 | bytes of each part except the last, whole pages; else 0 |
 //! | 28 | 4 | 0 |
 //! | 32 | | the key, then a value of kind 0 |
 //!
@@ -20,7 +20,7 @@ use twox_hash::XxHash3_64;
 const MAGIC: [u8; 4] = *b"SPKV";
 const FORMAT: u16 = 1;
 const HEAD_BYTES: usize = 32;
-/// Bits of an entry's number for the part; the others are the version.
+/// Bits of an entry's index that number the part; the others are the version.
 const PART_BITS: u32 = 6;
 /// Most parts of a value.
 pub const PARTS_MAX: usize = 1 << PART_BITS;
@@ -38,7 +38,7 @@ pub fn object(key: &[u8]) -> u64 {
     XxHash3_64::oneshot(key).max(1)
 }
 
-/// The record's place.
+/// The key of an object's record.
 pub const fn record_key(object: u64) -> Key {
     Key::new(object, 0)
 }
@@ -52,14 +52,14 @@ pub struct Record<'a> {
     pub body: Body<'a>,
 }
 
-/// Where a value is.
+/// The place of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// In the record.
     Inline(&'a [u8]),
     /// In entries of their own.
     Parts(Parts),
-    /// Incomplete: it is being put, or the process that put it was killed. These entries belong to it.
+    /// In these entries, but incomplete: it is being put, or the process that put it was killed.
     Pending(Parts),
 }
 
@@ -92,7 +92,7 @@ impl Parts {
         self.length.div_ceil(self.part_bytes as u64) as usize
     }
 
-    /// The place of part `number`.
+    /// The key of part `number`.
     pub const fn key(&self, object: u64, number: usize) -> Key {
         Key::new(object, self.version << PART_BITS | number as u32)
     }
@@ -137,10 +137,10 @@ impl<'a> Record<'a> {
         bytes.extend(value);
     }
 
-    /// Reads a record, all of `bytes`.
+    /// Decodes a record from all of `bytes`.
     ///
     /// # Errors
-    /// What is invalid in it.
+    /// Says what is invalid.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (head, rest) = bytes.split_first_chunk::<HEAD_BYTES>().ok_or(Malformed("too short"))?;
         let half = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
@@ -242,7 +242,7 @@ mod tests {
             }
         }
 
-        /// What is decoded is what would have been encoded: no two forms of one record, and no byte that means nothing.
+        /// A decoded record encodes to the same bytes: each record has one encoding, and every byte is checked.
         #[test]
         fn a_changed_byte_is_seen_or_means_another_record(
             key: Vec<u8>, value: Vec<u8>, parts: bool, length in 1..=VALUE_BYTES_MAX, at: usize, to: u8,

@@ -1,4 +1,4 @@
-//! The cache over stores of this process and over a ring.
+//! The cache over embedded stores and over a ring.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use spillway_test_support::random::noise;
 use spillway_test_support::wait::until;
 use spillway_types::Limits;
 
-/// What connections of a test may have together.
+/// Limits of all connections of a test.
 const LIMITS: Limits = Limits { connections_max: 256, operations_max: 1 << 16, bytes_max: 2 << 30 };
 
 /// A ring's server in this process.
@@ -101,12 +101,12 @@ fn a_short_buffer_is_an_error_with_both_lengths() {
     }
 }
 
-/// Puts an entry past the cache.
+/// Puts an entry into the store directly.
 fn store_entry(store: &dyn spillway_client::Store, pool: Pool, key: Key, value: &[u8]) {
     assert_eq!(store.put(pool, key, value).expect("a put"), spillway_client::Put::Stored);
 }
 
-/// What a writer leaves that was killed while it put a long value.
+/// The remains of a writer that was killed while it put a long value.
 #[test]
 fn what_a_killed_writer_left_is_a_miss_and_goes_with_the_key() {
     for takes_over in [true, false] {
@@ -114,7 +114,7 @@ fn what_a_killed_writer_left_is_a_miss_and_goes_with_the_key() {
         let pool = store.open_pool(PoolSpec::PERSISTENT).expect("a pool");
         store_entry(&*store, pool, Key::new(0, u32::MAX), b"SPKN\x01\0default");
         let object = twox_hash::XxHash3_64::oneshot(b"key");
-        // The pending record of 600 KiB in parts of 256 KiB, of version 5, of which two came.
+        // The pending record of a value of 600 KiB, in parts of 256 KiB with version 5. Two parts are stored.
         let mut record = b"SPKV\x01\0\x02\0\x03\0\0\0\x05\0\0\0".to_vec();
         record.extend((600_u64 << 10).to_le_bytes());
         record.extend((256_u32 << 10).to_le_bytes());
@@ -145,7 +145,7 @@ fn another_keys_record_is_neither_given_nor_replaced() {
     let mut record = Vec::new();
     Record { key: &other, body: Body::Inline(b"its value") }.encode(&mut record);
     let pool = store.open_pool(PoolSpec::PERSISTENT).expect("a pool");
-    // The name of the pool, as an earlier cache left it.
+    // The name of the pool, as an earlier cache wrote it.
     store_entry(&*store, pool, Key::new(0, u32::MAX), b"SPKN\x01\0default");
     let object = twox_hash::XxHash3_64::oneshot(b"key");
     store_entry(&*store, pool, Key::new(object, 0), &record);
@@ -191,7 +191,7 @@ fn a_full_store_refuses_and_keeps_what_it_promised() {
         let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         let removed = cache.delete(&keys).into_iter().filter(|one| matches!(one, Ok(true))).count();
         assert_eq!(removed, count);
-        // Nothing is left of what was refused: all of it fits again.
+        // Refused puts leave nothing behind: the same number of values fits again.
         let again =
             (0..count as u64).filter(|&n| put(&cache, &key(n), &noise(n, 700 << 10))).count();
         assert_eq!(again, count, "{url}");
@@ -251,7 +251,7 @@ fn all_who_open_a_name_at_the_same_time_have_one_pool() {
     assert_eq!(store.pools().expect("pools").len(), 40);
 }
 
-/// Writers of one key, and readers who must see one of the values or none.
+/// Several writers of one key. Readers see one of the values or none, never a mix.
 #[test]
 fn writers_of_one_key_never_mix() {
     let daemon = Daemon::start(128 << 20);
@@ -284,12 +284,12 @@ fn writers_of_one_key_never_mix() {
             })
             .collect();
         let hits: Vec<_> = readers.into_iter().map(|reader| reader.join()).collect();
-        // Whatever a reader ended with: the scope waits for the writers.
+        // Set even if a reader panicked: the scope waits for the writers.
         stop.store(true, Ordering::Relaxed);
         hits.into_iter().map(|hits| hits.expect("a reader")).sum::<u32>()
     });
     println!("{hits} values were seen");
-    // Puts that did not see each other may have left parts of values that nobody finds.
+    // Concurrent puts may have left parts that no record refers to.
     let (cache, store) =
         (open(&daemon.url()), spillway_client::open(&daemon.url()).expect("a store"));
     assert!(cache.delete(&[b"key"]).remove(0).is_ok());
@@ -357,7 +357,7 @@ proptest! {
     }
 }
 
-/// A value's memory, which a batch takes along.
+/// A value's memory, owned by the batch.
 #[derive(Debug, PartialEq, Eq)]
 struct Own(Vec<u8>);
 
@@ -376,7 +376,7 @@ fn settings() -> Settings {
     Settings { options, threads: 2, waiting_max: 64, deadline: Duration::from_secs(2) }
 }
 
-/// Waits for as many answers.
+/// Waits for `count` answers.
 fn answers(batches: &Batches<Own>, count: usize) -> Vec<spillway_cache::Completion<Own>> {
     let mut done = Vec::new();
     let end = Instant::now() + Duration::from_secs(20);
@@ -488,11 +488,11 @@ fn more_batches_than_may_wait_fail_at_once() {
     assert!(done.iter().all(|one| one.memory.len() == 1), "each gives its memory back");
 }
 
-/// The descriptor is silent again once it was read: whoever has read it must have the answers of which it spoke.
+/// Reading the descriptor resets it. So a thread that has read it must also get the answers that it announced.
 #[test]
 fn an_answer_that_comes_while_answers_are_taken_is_taken() {
     let batches: Batches<Own> = Batches::open("embed:", settings()).expect("batches");
-    // So the taker waits where it reads the descriptor, and the answer comes just then.
+    // Makes the taker block in its read of the descriptor, so that the answer arrives during it.
     rustix::io::ioctl_fionbio(batches.event_fd(), false).expect("a descriptor that waits");
     let (told, heard) = mpsc::channel();
     let done = thread::scope(|scope| {

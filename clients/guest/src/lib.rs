@@ -23,17 +23,16 @@ use std::time::Duration;
 use spillway_guests::agent::BYTES_MAX;
 pub use spillway_guests::call::{Call, Reply, SOCKET};
 
-/// How long a working agent can take: 30 s for the host's answer, which comes when the memory is available, and some
-/// more for itself.
+/// Longest time that a working agent takes: 30 s for the host, which answers once the memory is available, and 5 s for
+/// the agent itself.
 pub const WAIT: Duration = Duration::from_secs(35);
 
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How much was granted or taken, bytes; 0 is a refusal. The host counts in sections, so it can be a little more
-    /// than requested.
+    /// Bytes granted or taken; 0 is a refusal. The host rounds up to whole sections, so this can exceed the request.
     pub granted_bytes: u64,
-    /// Why it was not all, if the host gave a reason.
+    /// Why it was less than requested, if the host gave a reason.
     pub why: Option<String>,
 }
 
@@ -51,7 +50,7 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
-    /// The time is over. The memory may still come.
+    /// The wait has ended. The memory may still arrive.
     #[error("the agent does not reply in time")]
     Timeout,
     /// The agent has ended the connection without a reply.

@@ -14,8 +14,8 @@ use spillway_guests::line::LINE_BYTES_MAX;
 
 use crate::Error;
 
-/// Time between two attempts to connect to an agent whose queue is full: nothing reports when it has
-/// space.
+/// Time between two attempts to connect to an agent whose listen queue is full. The kernel does not report when the
+/// queue has space again.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
 
 /// Sends `line`, and returns the reply without its line end.
@@ -23,7 +23,7 @@ pub fn exchange(path: &Path, line: &[u8], wait: Duration) -> Result<Vec<u8>, Err
     // A deadline beyond the clock's range means no deadline.
     let until = Instant::now().checked_add(wait);
     let socket = open(path, until)?;
-    // An agent that refuses the connection has sent the reason, and reads nothing more.
+    // An agent that refuses the connection has sent the reason and reads nothing, so a failed write is no error.
     let _ = write(&socket, line, until)?;
     read(&socket, until)
 }

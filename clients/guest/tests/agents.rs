@@ -1,4 +1,4 @@
-//! Agents that work, are slow, end, talk nonsense or are not there.
+//! Calls to agents that work, are slow, end, send garbage or do not exist.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use spillway_guest::{Answer, Call, Error, Reply, ask, give, need};
 use spillway_test_support::sockets::UnixServer;
 
-/// Far more than anything here takes, on a busy machine too.
+/// Longer than any test takes, also on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(200);
 
-/// An agent that does one thing with a connection, and gives the call that came.
+/// An agent that serves one connection, and returns the call that it received.
 struct Agent(UnixServer<String>);
 
 impl Agent {
@@ -33,7 +33,7 @@ impl Agent {
     }
 
     fn says(line: &'static [u8]) -> Self {
-        // Whoever has had enough of a long line is gone before its end.
+        // The client may close the connection before the end of a long line.
         Self::start(move |stream| drop(stream.write_all(line)))
     }
 }
@@ -65,7 +65,7 @@ fn a_silent_or_slow_agent_is_left_in_time() {
     assert!(matches!(need(silent.socket(), 7, SHORT), Err(Error::Timeout)));
     assert!((SHORT..LONG).contains(&start.elapsed()), "{:?}", start.elapsed());
     drop(end);
-    // Each byte comes soon enough, the line does not.
+    // Each byte arrives within the limit, the whole line does not.
     let slow = Agent::start(|stream| {
         while stream.write_all(b" ").is_ok() {
             thread::sleep(SHORT / 10);
@@ -82,7 +82,7 @@ fn an_agent_that_accepts_nobody_is_left_in_time() {
     let listener = UnixListener::bind(&socket).unwrap();
     rustix::net::listen(&listener, 0).unwrap();
     let waiting = UnixStream::connect(&socket).unwrap();
-    // Connections wait in its queue until that is full; then connecting itself waits.
+    // Once the listen queue is full, connecting blocks.
     assert!(matches!(need(&socket, 7, SHORT), Err(Error::Timeout)));
     waiting.shutdown(Shutdown::Both).unwrap();
 }

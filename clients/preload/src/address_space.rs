@@ -1,14 +1,14 @@
-//! RLIMIT_AS without what the pager reserves.
+//! RLIMIT_AS, corrected for the pager's reservations.
 //!
-//! The kernel counts the pager's reservations as the program's. A limit that the program sets itself, or a
-//! shell by `ulimit -v`, is meant for the program: it is set higher by what the pager takes, and reads lower by
-//! that again.
+//! The kernel counts the pager's address space as the program's. A limit that the program sets, or its shell
+//! by `ulimit -v`, is meant for the program alone. So these functions raise a new limit by the pager's share,
+//! and subtract that share when the program reads the limit.
 
 use crate::pager::pager;
 use crate::raw;
 use libc::{c_int, c_uint, pid_t, rlimit};
 
-/// By how much limits are shifted; 0 while nothing is paged.
+/// The bytes of address space that the pager takes; 0 without a pager.
 fn shift() -> u64 {
     pager().map_or(0, |pager| pager.address_space_bytes())
 }
@@ -18,7 +18,7 @@ fn shifted(limit: rlimit, by: impl Fn(u64) -> u64) -> rlimit {
     rlimit { rlim_cur: one(limit.rlim_cur), rlim_max: one(limit.rlim_max) }
 }
 
-/// `prlimit(2)`. Limits of other processes are passed on as they are.
+/// `prlimit(2)`. Limits of other processes stay as they are.
 ///
 /// # Safety
 /// As prlimit(2).
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn prlimit64(
     new: *const rlimit,
     old: *mut rlimit,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     unsafe { prlimit(process, resource, new, old) }
 }
 
@@ -71,7 +71,7 @@ macro_rules! own_limits {
         /// As getrlimit(2).
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $get(resource: c_uint, limit: *mut rlimit) -> c_int {
-            // SAFETY: passed on.
+            // SAFETY: passes the caller's arguments on.
             unsafe { prlimit(0, resource, std::ptr::null(), limit) }
         }
 
@@ -81,7 +81,7 @@ macro_rules! own_limits {
         /// As setrlimit(2).
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $set(resource: c_uint, limit: *const rlimit) -> c_int {
-            // SAFETY: passed on.
+            // SAFETY: passes the caller's arguments on.
             unsafe { prlimit(0, resource, limit, std::ptr::null_mut()) }
         }
     )*};

@@ -1,4 +1,4 @@
-//! The C library's ways to any system call, `syscall(2)` and `prctl(2)`.
+//! The C library's `syscall(2)` and `prctl(2)`.
 
 use crate::fork::Fork;
 use crate::pager::pager;
@@ -13,13 +13,13 @@ type Syscall =
 /// The C library's `syscall`, once [`prepare`] has found it.
 static LIBC_SYSCALL: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks the C library's function up, at the start: a signal handler may be the first to need it.
+/// Looks up the C library's `syscall`. Called at the start, because a signal handler may be the first to need it.
 pub fn prepare() {
     crate::raw::next(&LIBC_SYSCALL, c"syscall");
 }
 
-/// `prctl(2)`: says when the program is about to adopt orphans, and remembers a syscall user dispatch of
-/// the program's own, which a fork interrupts.
+/// `prctl(2)`. Tells the pager when the program is about to adopt orphans. Records the program's own syscall user
+/// dispatch, because a fork turns it off and must restore it.
 ///
 /// # Safety
 /// As the system call itself.
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     {
         pager.note_adopts_orphans();
     }
-    // SAFETY: passed on as the program gave it.
+    // SAFETY: passes the program's arguments on.
     let answer = unsafe { crate::raw::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) };
     if option == dispatch::PR_SET_SYSCALL_USER_DISPATCH && answer == 0 {
         crate::fork::remember_dispatch((a != dispatch::OFF).then_some([a, b, c, d]));
@@ -39,9 +39,9 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     answer as c_int
 }
 
-/// `syscall(2)`: calls that change mappings or make processes go the same way as the C library's
-/// functions for them. All others are made by the C library's own function: a program that lets system
-/// calls through by their address (syscall user dispatch) expects them there.
+/// `syscall(2)`. System calls that change mappings or start processes take the same path as the C library's functions
+/// for them. All others go through the C library's own `syscall`: a program that allows system calls by their address
+/// (syscall user dispatch) expects them there.
 ///
 /// # Safety
 /// As the system call itself.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn syscall(
     f: usize,
 ) -> libc::c_long {
     let at = |address: usize| address as *mut c_void;
-    // SAFETY: passed on as the program gave it.
+    // SAFETY: passes the program's arguments on.
     unsafe {
         match number {
             libc::SYS_mmap => {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn syscall(
             libc::SYS_fork | libc::SYS_clone | libc::SYS_clone3 => {
                 let args = [a, b, c, d, e, f];
                 match Fork::of(number as usize, args) {
-                    // One with a stack of its own could not return from here, without us either.
+                    // A child with a stack of its own could not return from here, with or without this library.
                     Some(fork) if fork.child_stack() == 0 => {
                         crate::raw::answer(fork.make()) as libc::c_long
                     }

@@ -1,12 +1,12 @@
-//! Forks. The pager rests around the system call that makes the child, and only there.
+//! Forks. The pager is quiescent only around the system call that creates the child.
 //!
-//! The C library's fork takes locks, walks lists in its heap and waits for other threads before it
-//! makes the child. All of that may touch far memory, so the pager answers faults meanwhile. The hook
-//! before the fork therefore opens a *window*: until the thread's next clone its system calls raise
-//! SIGSYS ([`dispatch`]). The handler makes the harmless ones itself. At the clone it closes the
-//! window, moves to a native stack, brings the pager to rest, makes the child, and gives the child a
-//! pager of its own before it returns into the C library. All signals stay blocked from the opening
-//! of the window until the C library sets its own mask, but while the thread waits for a lock.
+//! Before that call, the C library's fork takes locks, walks lists in its heap and waits for other
+//! threads. All of that may touch far memory, so the pager must answer faults meanwhile. Therefore the
+//! hook before the fork opens a *window*: until the thread's next clone, its system calls raise SIGSYS
+//! ([`dispatch`]). The SIGSYS handler makes other system calls itself. At the clone it closes the window,
+//! switches to a native stack, quiesces the pager, creates the child, and starts the child's own pager
+//! before it returns to the C library. From the opening of the window until the C library sets its own
+//! mask, all signals except SIGSYS and SIGBUS are blocked, except while the thread waits for a lock.
 
 use crate::pager::pager;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
@@ -23,39 +23,39 @@ use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Of `struct clone_args` the kernel knows less than this many words (linux/sched.h).
+/// More words than `struct clone_args` has (linux/sched.h).
 const CLONE_WORDS: usize = 16;
-/// Places in it.
+/// Indexes of its words.
 const CHILD_TID: usize = 2;
 const PARENT_TID: usize = 3;
 const STACK: usize = 5;
 const STACK_BYTES: usize = 6;
-/// glibc's `struct pthread` is shorter than this.
+/// Upper bound of the size of glibc's `struct pthread`, bytes.
 const THREAD_BYTES: usize = PAGE_SIZE;
-/// Bytes of the native stack on which a fork is made.
+/// Bytes of the native stack on which forks run.
 const NATIVE_STACK_BYTES: usize = 256 << 10;
 const SYS_BIT: u64 = 1 << (libc::SIGSYS - 1);
 const BUS_BIT: u64 = 1 << (libc::SIGBUS - 1);
 
 thread_local! {
-    /// Signals that the thread believes to be blocked, while its window is open.
+    /// While the thread's window is open, the signal mask that the thread believes it has.
     static WINDOW: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
 thread_local! {
-    /// The dispatch that the program has set for this thread, as it gave it to prctl(2).
+    /// The dispatch that the program has set for this thread, as arguments of prctl(2).
     static PROGRAM_DISPATCH: Cell<Option<[usize; 4]>> = const { Cell::new(None) };
 }
 
-/// What all windows share.
+/// The state that all windows share.
 struct Windows {
     open: usize,
-    /// What the program does about SIGSYS; it is in force while no window is open.
+    /// The program's disposition for SIGSYS, which is in force while no window is open.
     program: Disposition,
 }
 
 static WINDOWS: Lock<Windows> = Lock::new(Windows { open: 0, program: Disposition::DEFAULT });
-/// The end of the native stack. One fork at a time.
+/// The end of the native stack. The lock admits one fork at a time.
 static NATIVE_STACK: Lock<usize> = Lock::new(0);
 /// Addresses of this library's code, whose system calls raise no signal.
 static CODE_START: AtomicUsize = AtomicUsize::new(0);
@@ -71,8 +71,8 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Registers the hooks. Being the first to register, ours runs last before the fork: no handler of the
-/// program runs in the window.
+/// Registers the hooks. The first registered hook runs last before the fork, so no handler of the program runs in the
+/// window.
 pub fn prepare() -> Result<(), Errno> {
     *NATIVE_STACK.lock() = map_native(NATIVE_STACK_BYTES)? + NATIVE_STACK_BYTES;
     find_code();
@@ -86,7 +86,7 @@ pub fn prepare() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Finds this library's code among what the loader has mapped.
+/// Finds the addresses of this library's code among the loaded objects.
 fn find_code() {
     unsafe extern "C" fn look(
         info: *mut libc::dl_phdr_info,
@@ -109,7 +109,7 @@ fn find_code() {
         }
         0
     }
-    // SAFETY: the callback has the signature that the loader calls, and keeps nothing.
+    // SAFETY: the callback has the expected signature, and keeps no pointer.
     unsafe { libc::dl_iterate_phdr(Some(look), std::ptr::null_mut()) };
 }
 
@@ -117,18 +117,18 @@ fn code() -> Range<usize> {
     CODE_START.load(Ordering::Relaxed)..CODE_END.load(Ordering::Relaxed)
 }
 
-/// The C library is about to fork.
+/// The hook before a fork.
 extern "C" fn open_window() {
     let Some(pager) = pager() else { return };
     let mask = set_signal_mask(blocked_in_window());
     if let Err(errno) = open(mask) {
-        // The child gets no managed memory, so it ends at its first touch of it.
+        // The child gets no managed memory, so its first access to it ends it.
         pager.refuse_fork(errno);
         set_signal_mask(mask);
     }
 }
 
-/// After a fork, in both processes. The window is closed already, unless nothing was forked.
+/// The hook after a fork, in both processes. The window is closed already, unless no fork took place.
 extern "C" fn close_window() {
     if let Some(mask) = WINDOW.take() {
         leave();
@@ -136,18 +136,18 @@ extern "C" fn close_window() {
     }
 }
 
-/// All signals but the one that system calls raise, and the one that faults raise in the in-thread mode.
+/// All signals except SIGSYS, which system calls raise in a window, and SIGBUS, which faults raise in in-thread mode.
 const fn blocked_in_window() -> u64 {
     !(SYS_BIT | BUS_BIT)
 }
 
-/// Opens the window of this thread, which has the signals of [`blocked_in_window`] blocked. `mask` is
-/// what it believes to have blocked.
+/// Opens this thread's window. The caller has blocked the signals of [`blocked_in_window`]. `mask` is the mask that
+/// the thread believes it has.
 fn open(mask: u64) -> Result<(), Errno> {
     let mut windows = WINDOWS.lock();
     if windows.open == 0 {
         let ours = Disposition::of(on_system_call, 0, blocked_in_window());
-        // SAFETY: the handler passes on what was not raised for a window.
+        // SAFETY: the handler passes signals that no window raised to the program's handler.
         windows.program = unsafe { dispatch::set_disposition(libc::SIGSYS, &ours)? };
     }
     windows.open += 1;
@@ -159,7 +159,7 @@ fn open(mask: u64) -> Result<(), Errno> {
     })
 }
 
-/// Closes the window of this thread, but for its signal mask.
+/// Closes this thread's window, without restoring its signal mask.
 fn leave() {
     match PROGRAM_DISPATCH.get() {
         None => dispatch::turn_off(),
@@ -173,11 +173,11 @@ fn leave() {
 }
 
 fn restore(windows: &Windows) {
-    // SAFETY: what was in force before the first window.
+    // SAFETY: the disposition from before the first window.
     let _ = unsafe { dispatch::set_disposition(libc::SIGSYS, &windows.program) };
 }
 
-/// Changes what the program does about SIGSYS, while no window hides it.
+/// Runs `change`, which sets the program's disposition for SIGSYS, while no window is open.
 pub fn with_own_disposition<T>(change: impl FnOnce() -> T) -> T {
     loop {
         let blocked = SignalsBlocked::new();
@@ -191,7 +191,7 @@ pub fn with_own_disposition<T>(change: impl FnOnce() -> T) -> T {
     }
 }
 
-/// SIGSYS while a window is open.
+/// The handler of SIGSYS while a window is open.
 extern "C" fn on_system_call(signal: c_int, info: usize, context: usize) {
     // SAFETY: the kernel hands valid pointers to a handler with SA_SIGINFO.
     let (info, context) =
@@ -207,10 +207,10 @@ extern "C" fn on_system_call(signal: c_int, info: usize, context: usize) {
     let answer = match number as libc::c_long {
         libc::SYS_rt_sigprocmask => mask_in_window(args),
         libc::SYS_futex => outside_window(number, args),
-        // SAFETY: the system call is the C library's own, or the program's.
+        // SAFETY: the arguments are those of a system call that the C library or the program made.
         _ => match unsafe { Fork::of(number, args) } {
             Some(fork) => fork_in_window(fork, context),
-            // SAFETY: passed on.
+            // SAFETY: passes the caller's arguments on.
             None => unsafe { syscall6(number, args) },
         },
     };
@@ -218,7 +218,7 @@ extern "C" fn on_system_call(signal: c_int, info: usize, context: usize) {
     context.uc_mcontext.gregs[libc::REG_RAX as usize] = answer as i64;
 }
 
-/// A SIGSYS that a seccomp filter of the program raised, or somebody sent.
+/// Passes on a SIGSYS from a seccomp filter of the program, or from kill(2).
 fn pass_on(signal: c_int, info: &mut siginfo_t, context: &mut ucontext_t) {
     let program = WINDOWS.lock().program;
     match program.handler {
@@ -226,15 +226,16 @@ fn pass_on(signal: c_int, info: &mut siginfo_t, context: &mut ucontext_t) {
         libc::SIG_DFL => process::die_by(Signal::SYS),
         handler => {
             type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut ucontext_t);
-            // SAFETY: what the program installed for this signal. A handler that takes one argument
-            // finds it where this signature puts it.
+            // SAFETY: the handler that the program installed for this signal. A handler with one argument finds it
+            // where
+            // this signature puts it.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         }
     }
 }
 
-/// `rt_sigprocmask(2)` in a window: changes what the thread believes to have blocked.
+/// `rt_sigprocmask(2)` in a window: changes the mask that the thread believes it has.
 fn mask_in_window([how, new, old, ..]: [usize; 6]) -> Result<usize, Errno> {
     let before = WINDOW.get().unwrap_or(0);
     // SAFETY: the C library passes null or pointers to sets of the kernel's size.
@@ -253,13 +254,13 @@ fn mask_in_window([how, new, old, ..]: [usize; 6]) -> Result<usize, Errno> {
     Ok(0)
 }
 
-/// A system call in which the thread may wait for others: its signals come meanwhile, and their handlers
-/// may do whatever they like, fork included.
+/// Makes a system call that may wait for other threads. The window is closed meanwhile, so the thread's signals arrive
+/// and their handlers may make any call, also fork.
 fn outside_window(number: usize, args: [usize; 6]) -> Result<usize, Errno> {
     let mask = WINDOW.take().unwrap_or(0);
     leave();
     set_signal_mask(mask);
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     let answer = unsafe { syscall6(number, args) };
     set_signal_mask(blocked_in_window());
     if let Err(errno) = open(mask)
@@ -270,7 +271,7 @@ fn outside_window(number: usize, args: [usize; 6]) -> Result<usize, Errno> {
     answer
 }
 
-/// A fork in a window: closes the window for good.
+/// Forks in a window, and closes the window.
 fn fork_in_window(fork: Fork, context: &mut ucontext_t) -> Result<usize, Errno> {
     let mask = WINDOW.take().unwrap_or(0);
     leave();
@@ -285,18 +286,18 @@ fn fork_in_window(fork: Fork, context: &mut ucontext_t) -> Result<usize, Errno> 
     answer
 }
 
-/// A system call that makes a process with memory of its own.
+/// A system call that creates a process with an address space of its own.
 #[derive(Clone, Copy)]
 pub struct Fork {
     number: usize,
     args: [usize; 6],
-    /// The argument of clone3, copied: the caller's may be far.
+    /// A copy of clone3's structure, because the caller's may lie in far memory.
     extended: [usize; CLONE_WORDS],
     answer: Result<usize, Errno>,
 }
 
 impl Fork {
-    /// None when the call makes no such process, or gives clone3 more than is known of it.
+    /// None if the call creates no such process, or if its structure for clone3 is longer than [`CLONE_WORDS`].
     ///
     /// # Safety
     /// The arguments are valid for the call.
@@ -323,7 +324,7 @@ impl Fork {
         (flags & libc::CLONE_VM as usize == 0).then_some(fork)
     }
 
-    /// Where the child's stack pointer is to be; 0 for where the caller's is.
+    /// The child's initial stack pointer; 0 for the caller's.
     pub fn child_stack(&self) -> usize {
         match self.number as libc::c_long {
             libc::SYS_clone => self.args[1],
@@ -334,8 +335,9 @@ impl Fork {
         }
     }
 
-    /// Managed memory that the kernel writes to around the call: where the numbers go, and what belongs to
-    /// the thread (control block, restartable sequences). 0 fills the rest.
+    /// Managed addresses that the kernel writes to during the call: the places for process and thread ids, and the
+    /// thread's
+    /// control block with its restartable sequences. 0 fills the unused entries.
     fn needed(&self) -> [usize; NEEDED_MAX] {
         let block = thread_pointer();
         let [first, second, third] = match self.number as libc::c_long {
@@ -345,21 +347,21 @@ impl Fork {
             }
             _ => [0; 3],
         };
-        // What is not managed is none of ours, and not all flags use each pointer.
+        // Native memory needs nothing. Not all flags use each pointer, so a pointer can be invalid.
         let managed =
             |at: usize| pager().is_some_and(|pager| pager.is_managed(at, at.saturating_add(1)));
         [block - PAGE_SIZE, block, block + THREAD_BYTES - 1, first, second, third]
             .map(|address| if managed(address) { address } else { 0 })
     }
 
-    /// Makes the child, whose pager is up when this returns there.
+    /// Creates the child. When this returns in the child, the child's pager runs.
     pub fn make(mut self) -> Result<usize, Errno> {
         let Some(pager) = pager() else {
-            // SAFETY: what the program asked for.
+            // SAFETY: the program's own system call.
             return unsafe { syscall6(self.number, self.args) };
         };
         let needed = self.needed();
-        // The kernel starts the child on this stack, and the caller moves it.
+        // The kernel starts the child on this stack; the caller then switches it to its own.
         if self.number as libc::c_long == libc::SYS_clone {
             self.args[1] = 0;
         }
@@ -367,13 +369,14 @@ impl Fork {
         let mask = set_signal_mask(blocked_in_window());
         let turn = NATIVE_STACK.lock();
         let top = *turn - size_of::<Work>().next_multiple_of(64);
-        // Others may hold these at a fault, so they are taken while faults are answered; the child gets
-        // both whole.
+        // Other threads may fault while they hold these locks, so they are taken while the pager still answers faults.
+        // Holding them gives the child consistent copies.
         let windows = WINDOWS.lock();
         let files = crate::guest_ram::hold_files();
         let work = Work { fork: self, pager, needed };
-        // SAFETY: the native stack is this thread's as long as it holds the turn. Its last bytes hold
-        // what is to be done, which lies above what the callee uses.
+        // SAFETY: the native stack belongs to this thread while it holds `turn`. Its last bytes hold the `Work`, above
+        // the
+        // part that the callee uses.
         let answer = unsafe {
             (top as *mut Work).write(work);
             call_on(top, make_on_native_stack, top);
@@ -391,7 +394,7 @@ impl Fork {
     }
 }
 
-/// In a child, which has none of its parent's other threads, and no dispatch.
+/// Resets the state of windows in a child, which has no other threads of its parent and no dispatch.
 fn forget_other_windows(mut windows: Guard<'_, Windows>) {
     PROGRAM_DISPATCH.set(None);
     if std::mem::take(&mut windows.open) > 0 {
@@ -399,7 +402,7 @@ fn forget_other_windows(mut windows: Guard<'_, Windows>) {
     }
 }
 
-/// What is to be done on the native stack.
+/// The fork to make on the native stack.
 struct Work {
     fork: Fork,
     pager: &'static Pager,
@@ -407,10 +410,10 @@ struct Work {
 }
 
 extern "C" fn make_on_native_stack(work: usize) {
-    // SAFETY: `Fork::make` put it there for this call alone.
+    // SAFETY: `Fork::make` wrote it there for this call.
     let work = unsafe { &mut *(work as *mut Work) };
     let _blocked = SignalsBlocked::new();
-    // The needed pages may be brought in by a SIGBUS.
+    // In in-thread mode, SIGBUS brings the needed pages in.
     let faults = set_signal_mask(!BUS_BIT);
     let ready = work.pager.before_fork(&work.needed);
     set_signal_mask(faults);
@@ -419,7 +422,7 @@ extern "C" fn make_on_native_stack(work: usize) {
         if work.fork.number as libc::c_long == libc::SYS_clone3 {
             args[0] = work.fork.extended.as_ptr() as usize;
         }
-        // SAFETY: what the program asked for; clone3's structure is alive and as long as it says.
+        // SAFETY: the program's own system call; clone3's structure is alive and has the stated length.
         let answer = unsafe { syscall6(work.fork.number, args) };
         if answer == Ok(0) {
             begin_child(work.pager);
@@ -430,31 +433,31 @@ extern "C" fn make_on_native_stack(work: usize) {
     });
 }
 
-/// In the child: its own pager, before anything else runs there.
+/// Starts the child's own pager, before any other code runs in the child.
 fn begin_child(pager: &'static Pager) {
     if let Err(error) = pager.after_fork_in_child(process::own_number()) {
         pager.refuse_fork(error.errno());
-        // The child's far pages are out of reach: it must not go on and read zeros.
+        // The child can't reach its far pages. It must end, or it would read zeros.
         process::die_by(Signal::BUS);
     }
 }
 
-/// The address of the thread's control block, which its first word holds.
+/// The address of the thread's control block, read from the block's first word.
 fn thread_pointer() -> usize {
     let pointer;
-    // SAFETY: every libc thread has this word at this place.
+    // SAFETY: every libc thread has this word at this offset from fs.
     unsafe {
         std::arch::asm!("mov {0}, fs:[0]", out(reg) pointer, options(nostack, readonly));
     }
     pointer
 }
 
-/// Remembers the dispatch that the program has set for this thread by prctl(2), or none.
+/// Records the dispatch that the program has set for this thread by prctl(2), or that it has turned it off.
 pub fn remember_dispatch(own: Option<[usize; 4]>) {
     PROGRAM_DISPATCH.set(own);
 }
 
-/// `_Fork(3)`: prepared as fork(3) is.
+/// `_Fork(3)`, with the same hooks as fork(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn _Fork() -> libc::pid_t {
     let real = FORK_ALONE.load(Ordering::Relaxed);

@@ -1,29 +1,29 @@
 //! QEMU's guest memory in a memfd.
 //!
-//! A memfd can be paged only while one process maps it: any other would read holes as zeros. QEMU
-//! alone needs no sharing at all, so its RAM becomes a private mapping, which is paged like all
-//! others and keeps pages that devices have pinned. The descriptor then leads to nothing, and
-//! handing it to another process (vhost-user) or mapping it twice is refused.
+//! A memfd can be paged only while a single process maps it: another process would read holes as zeros.
+//! QEMU alone needs no sharing, so its RAM becomes a private mapping. The pager pages it like any other,
+//! and leaves pages that devices have pinned. The memfd then no longer holds the guest's memory, so this
+//! module refuses to send it to another process (vhost-user) or to map it a second time.
 
 use crate::pager::pager;
 use libc::{c_int, c_void, cmsghdr, msghdr, off_t, size_t};
 use spillway_tiers::sync::{Guard, Lock};
 
-/// How QEMU names the memfd of `-object memory-backend-memfd`, as the kernel shows it.
+/// The kernel's name for the memfd of QEMU's `-object memory-backend-memfd`.
 const NAME: &[u8] = b"/memfd:memory-backend-memfd";
 const FILES_MAX: usize = 16;
 
-/// Inodes of the memfds whose memory is private now.
+/// Inodes of the memfds whose mappings were made private.
 static FILES: Lock<Files> = Lock::new(([0; FILES_MAX], 0));
 type Files = ([u64; FILES_MAX], usize);
 
-/// Keeps other threads off the list until it is dropped: a forked child gets it whole.
+/// Locks the list, so that a forked child gets a consistent copy.
 pub fn hold_files() -> Guard<'static, Files> {
     FILES.lock()
 }
 
-/// The memory of a memfd of QEMU's that nobody has mapped yet, as a private mapping; None when the
-/// mapping is of another kind and is made as the program asked.
+/// The flags that make the first mapping of a memfd of QEMU private. None for any other mapping, which is made as the
+/// program requests. An error is an errno for the program.
 pub fn make_private(
     bytes: size_t,
     flags: c_int,
@@ -56,7 +56,7 @@ fn is_guest_ram(descriptor: c_int) -> bool {
         .is_ok_and(|length| name[..length].starts_with(NAME))
 }
 
-/// Writes `/proc/self/fd/N` with its final zero; returns the length.
+/// Writes `/proc/self/fd/N` with a terminating zero, and returns the length with the zero.
 fn write_path(path: &mut [u8; 32], number: u32) -> usize {
     let prefix = b"/proc/self/fd/";
     path[..prefix.len()].copy_from_slice(prefix);
@@ -82,15 +82,16 @@ fn is_private(descriptor: c_int) -> bool {
     files.1 > 0 && stat(descriptor).is_some_and(|(_, inode)| files.0[..files.1].contains(&inode))
 }
 
-/// `sendmsg(2)`: guest memory that is private now is not handed to other processes.
+/// `sendmsg(2)`. Fails with EPERM for a message that carries a memfd whose mapping was made private.
 ///
 /// # Safety
 /// As sendmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize {
     type Sendmsg = unsafe extern "C" fn(c_int, *const msghdr, c_int) -> isize;
-    // SAFETY: the program passes a valid message, whose control data is walked as cmsg(3) says;
-    // glibc has had this symbol with this signature since 2.0.
+    // SAFETY: the program passes a valid message, whose control data is walked as in cmsg(3). glibc has this symbol
+    // with
+    // this signature since 2.0.
     unsafe {
         let any = FILES.lock().1 > 0;
         if any && hands_out_guest_ram(message) {
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c
     }
 }
 
-/// Whether a message carries a descriptor of private guest memory.
+/// Whether a message carries the descriptor of a memfd whose mapping was made private.
 ///
 /// # Safety
 /// The message must be valid for sendmsg(2).

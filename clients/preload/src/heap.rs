@@ -1,6 +1,6 @@
-//! The malloc family: mimalloc, whose memory comes from this library's own `mmap` and so is
-//! managed. glibc's allocator can't be used: it reaches brk, mmap, mremap and munmap by ways that
-//! no library can take over.
+//! The malloc family: mimalloc, whose memory comes from this library's own `mmap` and so is managed.
+//! glibc's allocator can't be used: it calls brk, mmap, mremap and munmap internally, where no library can
+//! interpose.
 
 use libc::{c_int, c_void, size_t};
 use libmimalloc_sys as mi;
@@ -25,7 +25,7 @@ allocator! {
     malloc(bytes: size_t) -> *mut c_void = told(mi::mi_malloc(bytes));
     /// `calloc(3)`.
     calloc(count: size_t, bytes: size_t) -> *mut c_void = told(mi::mi_calloc(count, bytes));
-    /// `realloc(3)`. As the C library's, it frees a block whose new size is 0.
+    /// `realloc(3)`. Like the C library's, it frees a block whose new size is 0.
     realloc(block: *mut c_void, bytes: size_t) -> *mut c_void = if bytes == 0 && !block.is_null() {
         mi::mi_free(block);
         std::ptr::null_mut()
@@ -45,7 +45,7 @@ allocator! {
     /// `posix_memalign(3)`.
     posix_memalign(block: *mut *mut c_void, align: size_t, bytes: size_t) -> c_int =
         mi::mi_posix_memalign(block, align, bytes);
-    /// `memalign(3)`. As the C library's, it takes the next power of two as the alignment.
+    /// `memalign(3)`. Like the C library's, it rounds the alignment up to a power of two.
     memalign(align: size_t, bytes: size_t) -> *mut c_void = match align.checked_next_power_of_two() {
         Some(align) => told(mi::mi_malloc_aligned(bytes, align)),
         None => told(std::ptr::null_mut()),
@@ -59,8 +59,9 @@ allocator! {
         Some(bytes) => memalign(PAGE_SIZE, bytes.max(PAGE_SIZE)),
         None => told(std::ptr::null_mut()),
     };
-    // The names under which the C library has them for programs with allocators of their own: a block may come
-    // by one name and go by the other.
+    // The C library's names for programs with allocators of their own. A block allocated by one name may be freed by
+    // the
+    // other.
     /// `malloc(3)`.
     __libc_malloc(bytes: size_t) -> *mut c_void = malloc(bytes);
     /// `calloc(3)`.
@@ -77,7 +78,7 @@ allocator! {
     __libc_pvalloc(bytes: size_t) -> *mut c_void = pvalloc(bytes);
 }
 
-/// Says in `errno`, as the C library does, that there is no block.
+/// Sets `errno` to ENOMEM if there is no block, as the C library does.
 #[inline]
 fn told(block: *mut c_void) -> *mut c_void {
     if block.is_null() {

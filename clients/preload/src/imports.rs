@@ -1,4 +1,4 @@
-//! Which functions the program and its libraries take from others, as their dynamic symbols say.
+//! The functions that the program and its libraries import, from their dynamic symbols.
 
 use libc::{Elf64_Phdr, Elf64_Sym, c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
@@ -15,7 +15,7 @@ const DT_HASH: i64 = 4;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
-/// Libraries that make system calls for others, or none.
+/// Libraries to skip: those that make system calls on behalf of their callers, and those that make none.
 const NOT_ASKED: [&str; 6] = [
     "/libc.so.",
     "/libm.so.",
@@ -27,8 +27,7 @@ const NOT_ASKED: [&str; 6] = [
 
 type Find = fn(&[u8]) -> Option<usize>;
 
-/// What `find` says of the first function that it knows, of those that the program or a library of its takes from
-/// others.
+/// The result of `find` for the first imported function, of the program or its libraries, that `find` knows.
 pub fn find(find: Find) -> Option<usize> {
     let mut state: (Find, Option<usize>) = (find, None);
     // SAFETY: the callback gets the pointer to `state`, which outlives the call.
@@ -52,7 +51,7 @@ unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, state: *mut c_void
 /// # Safety
 /// The object must be loaded, and its dynamic section relocated.
 unsafe fn find_in(info: &dl_phdr_info, find: Find) -> Option<usize> {
-    // SAFETY: the tables are where the object's headers say, and end as the format says.
+    // SAFETY: the tables are at the addresses in the object's headers, and end as the format defines.
     unsafe {
         let headers: &[Elf64_Phdr] =
             std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
@@ -64,7 +63,8 @@ unsafe fn find_in(info: &dl_phdr_info, find: Find) -> Option<usize> {
             match (*entry).tag {
                 DT_SYMTAB => symbols = value,
                 DT_STRTAB => strings = value,
-                // Number of symbols; of those that are taken from others, which come first.
+                // DT_HASH holds the number of all symbols. DT_GNU_HASH holds the number of imported ones, which come
+                // first.
                 DT_HASH if count == 0 => count = *((value + 4) as *const u32),
                 DT_GNU_HASH => count = *((value + 4) as *const u32),
                 _ => {}

@@ -1,5 +1,5 @@
-//! The in-thread mode's cover for system calls: the C library's reads and writes bring their
-//! buffers in first and hold them, for the kernel answers no faults of system calls there.
+//! Reads and writes in in-thread mode. The C library's functions first bring their buffers in and hold
+//! them, because in this mode a system call that touches a far page fails.
 
 use crate::pager::pager;
 use crate::raw::next;
@@ -7,12 +7,12 @@ use libc::{c_int, c_void, iovec, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use spillway_pager::Hold;
 use std::sync::atomic::AtomicUsize;
 
-/// Vectors of one call that are held; nobody gives more but by mistake.
+/// Most vectors of a call. The buffers of a call with more vectors are not held.
 const VECTORS_MAX: usize = 256;
 
 macro_rules! held {
     ($($name:ident, $text:literal, $buffer:ident, $bytes:ident, ($($argument:ident: $kind:ty),*);)*) => {$(
-        /// The C library's function of this name, with its buffer held in the in-thread mode.
+        /// The C library's function of this name, with its buffer held in in-thread mode.
         ///
         /// # Safety
         /// As the C library's function of this name.
@@ -32,7 +32,7 @@ macro_rules! held {
 
 macro_rules! held_vectors {
     ($($name:ident, $text:literal;)*) => {$(
-        /// The C library's function of this name, with its buffers held in the in-thread mode.
+        /// The C library's function of this name, with its buffers held in in-thread mode.
         ///
         /// # Safety
         /// As the C library's function of this name.
@@ -55,14 +55,14 @@ held_vectors! {
     writev, c"writev";
 }
 
-/// Holds what a system call will touch by vectors: they themselves, and their buffers.
+/// Holds the memory that a system call with vectors touches: the vectors and their buffers.
 ///
 /// # Safety
 /// As readv(2).
 unsafe fn hold_vectors(vectors: *const iovec, count: c_int) -> Vec<Hold<'static>> {
     let Some(pager) = pager().filter(|pager| pager.is_in_thread()) else { return Vec::new() };
     let Ok(count @ 1..=VECTORS_MAX) = usize::try_from(count) else { return Vec::new() };
-    // SAFETY: the program passes so many vectors.
+    // SAFETY: the program passes `count` vectors.
     let all = unsafe { std::slice::from_raw_parts(vectors, count) };
     let buffers = all.iter().map(|one| (one.iov_base as usize, one.iov_len));
     let ranges = std::iter::once((vectors as usize, size_of_val(all))).chain(buffers);

@@ -1,8 +1,8 @@
-//! What `spillway run` loads into an unmodified program.
+//! The library that `spillway run` preloads into an unmodified program.
 //!
-//! It takes the place of the C library's calls that make, change and give back memory, and of its
-//! allocator, so that large private memory is managed by the pager from its first byte; and it
-//! prepares forks. Everything else of the program is left alone.
+//! It interposes the C library's functions that map, change and unmap memory, and its allocator, so that
+//! the pager manages large private memory from its first byte. It also prepares forks, and in in-thread
+//! mode interposes signal functions, reads and writes. The rest of the program is unchanged.
 
 mod address_space;
 mod calls;

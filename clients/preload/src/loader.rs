@@ -1,12 +1,13 @@
 //! dlopen and dlmopen without RTLD_DEEPBIND.
 //!
-//! A library that is opened with that flag looks its symbols up in its own dependencies first, finds the C
-//! library's malloc and free there, and frees what this library's malloc gave, or the other way round. PHP
-//! opens its extensions so. The flag is taken away, as address sanitizers and other allocators ask their
-//! users to do.
+//! A library that is opened with this flag looks up symbols in its own dependencies first and finds the C
+//! library's malloc and free there. It then frees blocks of this library's malloc, or the other way round.
+//! PHP opens its extensions with the flag. So these functions clear it, as address sanitizers and other
+//! allocators ask their users to do.
 //!
-//! The loader searches by the RUNPATH, $ORIGIN and namespace of its caller, which it tells by the return
-//! address. So these functions leave no frame: they jump to the C library's, which returns to the program.
+//! The loader searches by the RUNPATH, $ORIGIN and namespace of its caller, which it finds by the return
+//! address. So these functions leave no stack frame: they jump to the C library's functions, which return
+//! to the program.
 
 use crate::raw;
 use std::sync::atomic::AtomicUsize;
@@ -14,8 +15,9 @@ use std::sync::atomic::AtomicUsize;
 static DLOPEN: AtomicUsize = AtomicUsize::new(0);
 static DLMOPEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Clears a flag in a register of the caller's and jumps to the function whose address a static holds; it
-/// is looked up at the first call. The stack is 16-byte aligned after the pushes of `$save`.
+/// Defines a function that clears RTLD_DEEPBIND in the register `$flags` and jumps to the function whose address
+/// `$real`
+/// holds. The first call looks the address up. The three pushes align the stack to 16 bytes.
 macro_rules! without_deep_bind {
     ($(#[$doc:meta])* $name:ident, $flags:literal, $real:ident, $look_up:ident) => {
         $(#[$doc])*

@@ -1,5 +1,5 @@
-//! Locked memory. Pages of a locked range stay and count against the budget. Locking
-//! *everything* would lock what the budget is about, so that is refused for managed memory.
+//! Locked memory. Pages of a locked range stay resident and count against the budget. Locking *all* memory
+//! would make the budget pointless, so mlockall does not lock managed memory.
 
 use crate::pager::pager;
 use crate::raw;
@@ -20,7 +20,7 @@ fn change(address: *const c_void, bytes: size_t, locked: bool) {
 /// As mlock(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock(address: *const c_void, bytes: size_t) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     unsafe { mlock2(address, bytes, 0) }
 }
 
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn mlock(address: *const c_void, bytes: size_t) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: size_t, flags: c_uint) -> c_int {
     change(address, bytes, true);
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     let answer = unsafe {
         raw::call(libc::SYS_mlock2, [address as usize, bytes, flags as usize, 0, 0, 0]) as c_int
     };
@@ -48,11 +48,11 @@ pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: size_t, flags: c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munlock(address: *const c_void, bytes: size_t) -> c_int {
     change(address, bytes, false);
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     unsafe { raw::call(libc::SYS_munlock, [address as usize, bytes, 0, 0, 0, 0]) as c_int }
 }
 
-/// `mlockall(2)`: managed memory stays pageable, which the user is told once.
+/// `mlockall(2)`. In a paged program it locks nothing and returns success. The user is told once.
 ///
 /// # Safety
 /// As mlockall(2).
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
             pager.say_mlockall();
             0
         }
-        // SAFETY: passed on.
+        // SAFETY: passes the caller's arguments on.
         None => unsafe { raw::call(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) as c_int },
     }
 }

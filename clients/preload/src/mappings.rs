@@ -7,21 +7,21 @@ use libc::{c_int, c_ulong, c_void, off_t, size_t};
 use spillway_pager::{Change, Remap};
 use spillway_platform::PAGE_SIZE;
 
-/// Mappings smaller than this stay native, unless they replace part of a managed one.
+/// Smallest managed mapping, bytes. A smaller mapping is managed only if it replaces part of a managed one.
 const MANAGED_BYTES_MIN: usize = 64 << 10;
-/// What the libc crate does not name: advice that drops pages, like MADV_DONTNEED.
+/// Advice that drops pages, like MADV_DONTNEED. The libc crate lacks it.
 const MADV_DONTNEED_LOCKED: c_int = 24;
-/// Advice that drops pages and puts guards in their places, of which the kernel sends no event.
+/// Advice that replaces pages by guards. The kernel sends no event for it.
 const MADV_GUARD_INSTALL: c_int = 102;
-/// UFFDIO_REGISTER, as the kernel's headers make it.
+/// The ioctl number of UFFDIO_REGISTER.
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
 
 fn rounded(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(usize::MAX / PAGE_SIZE * PAGE_SIZE)
 }
 
-/// Whether the pager takes such a mapping: private, anonymous, neither stack nor locked nor made
-/// of huge pages, and not for code.
+/// Whether the pager can manage such a mapping: private and anonymous, without a stack, locked memory, huge pages or
+/// code.
 fn is_pageable(protection: c_int, flags: c_int) -> bool {
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     let native = libc::MAP_STACK | libc::MAP_GROWSDOWN | libc::MAP_HUGETLB | libc::MAP_LOCKED;
@@ -59,9 +59,9 @@ pub unsafe extern "C" fn mmap(
     let change = if replaces { begin_unmap(start, end) } else { None };
     let inside = change.is_some();
     let manage = is_pageable(protection, flags) && (bytes >= MANAGED_BYTES_MIN || inside);
-    // Pages are made by touching them, not ahead: the budget may be smaller than the mapping.
+    // Does not populate managed mappings: the budget may be smaller than the mapping.
     let flags = if manage { flags & !libc::MAP_POPULATE } else { flags };
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     let made = unsafe { raw::mmap(address, bytes, protection, flags, descriptor, offset) };
     end_change(change, made as isize);
     if made == libc::MAP_FAILED {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn mmap(
     }
     if manage {
         match pager() {
-            // Other threads may have touched what replaces memory that they use.
+            // Other threads may have touched the new mapping already, because it replaces memory that they use.
             Some(pager) if replaces => {
                 let _ = pager.manage(made as usize, rounded(bytes));
             }
@@ -85,13 +85,13 @@ pub unsafe extern "C" fn mmap(
     made
 }
 
-/// Prepares for a call that unmaps a range, or maps something over it. The kernel may refuse it: the
-/// pages are forgotten by [`end_change`].
+/// Prepares for a call that unmaps a range or maps over it. Only [`end_change`] forgets the pages, because the kernel
+/// may refuse the call.
 fn begin_unmap(start: usize, end: usize) -> Option<Change<'static>> {
     pager().filter(|_| start.is_multiple_of(PAGE_SIZE))?.begin_unmap(start, end)
 }
 
-/// Tells the pager what a call answered that changes mappings: -1, with a reason in `errno` that stays.
+/// Tells the pager the result of a call that changes mappings; -1 is a failure. Preserves `errno`.
 fn end_change(change: Option<Change<'_>>, answer: isize) {
     let Some(change) = change else { return };
     if answer != -1 {
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn mmap64(
     descriptor: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     unsafe { mmap(address, bytes, protection, flags, descriptor, offset) }
 }
 
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let start = address as usize;
     let end = start.saturating_add(rounded(bytes));
     let change = begin_unmap(start, end);
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     let answer = unsafe { raw::call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) };
     end_change(change, answer);
     if answer == 0 {
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     answer as c_int
 }
 
-/// `mremap(2)`. The kernel's event moves what is known of the pages; what is added is managed too.
+/// `mremap(2)`. The kernel's event moves the entries of the page table. Memory that the call adds is managed too.
 ///
 /// # Safety
 /// As mremap(2).
@@ -166,13 +166,14 @@ pub unsafe extern "C" fn mremap(
         })
     });
     let args = [start, old_bytes, new_bytes, flags as usize, target, 0];
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     let moved = unsafe { raw::call(libc::SYS_mremap, args) };
     end_change(change, moved);
     moved as *mut c_void
 }
 
-/// `madvise(2)`. Huge pages can't be paged; FREE becomes DONTNEED, which it may always be.
+/// `madvise(2)`. For managed memory it ignores requests for huge pages, which can't be paged. FREE becomes DONTNEED,
+/// which FREE's definition allows.
 ///
 /// # Safety
 /// As madvise(2).
@@ -196,12 +197,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
             _ => {}
         }
     }
-    // Moving pages out of a range whose page tables are emptied at the same time was seen to keep
-    // the kernel (6.18) trying for ever.
+    // Linux 6.18 can retry for ever when pages move out of a range whose page tables are emptied at the same time.
     let _hold = managed
         .filter(|_| drops(advice) || advice == libc::MADV_REMOVE)
         .map(|pager| pager.hold_off(start, end));
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     let answer =
         unsafe { raw::call(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) as c_int };
     if let Some(pager) = managed.filter(|_| answer == 0 && drops(advice)) {
@@ -210,7 +210,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
     answer
 }
 
-/// Whether the pages of a range read as zeros once the kernel has followed this advice, or can't be read.
+/// Whether this advice drops the contents of pages: they then read as zeros, or can't be read.
 fn drops(advice: c_int) -> bool {
     matches!(advice, libc::MADV_DONTNEED | MADV_DONTNEED_LOCKED | MADV_GUARD_INSTALL)
 }
@@ -230,6 +230,6 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: us
         let _ = pager.unmanage(start, start.saturating_add(bytes));
     }
     let args = [descriptor as usize, request as usize, argument, 0, 0, 0];
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     unsafe { raw::call(libc::SYS_ioctl, args) as c_int }
 }

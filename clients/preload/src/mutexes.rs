@@ -1,12 +1,12 @@
-//! Robust mutexes stay resident: when a thread ends that holds one, the kernel unlocks it, and answers no
-//! faults of that thread any more.
+//! Robust mutexes stay resident. When a thread ends that holds one, the kernel unlocks the mutex, at a point
+//! where that thread's faults are no longer answered.
 
 use crate::pager::pager;
 use crate::raw::next;
 use libc::{c_int, pthread_mutex_t, pthread_mutexattr_t};
 use std::sync::atomic::AtomicUsize;
 
-/// Where glibc for x86-64 keeps a mutex's kind, part of its ABI, and the kind's bit for robust ones.
+/// Offset of a mutex's kind, which is part of glibc's ABI for x86-64, and the bit of robust mutexes in the kind.
 const KIND: usize = 16;
 const ROBUST: c_int = 16;
 
@@ -18,7 +18,7 @@ unsafe fn is_robust(mutex: *const pthread_mutex_t) -> bool {
     kind > 0 && kind & ROBUST != 0
 }
 
-/// Where a mutex lies.
+/// The addresses of a mutex: start and end.
 fn range(mutex: *const pthread_mutex_t) -> (usize, usize) {
     (mutex as usize, mutex as usize + size_of::<pthread_mutex_t>())
 }

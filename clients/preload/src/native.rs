@@ -1,4 +1,4 @@
-//! The library's own heap: never in managed memory, and never through the program's allocator.
+//! The library's own heap. It never uses managed memory or the program's allocator.
 
 use dlmalloc::{Allocator, Dlmalloc};
 use spillway_platform::PAGE_SIZE;
@@ -6,11 +6,10 @@ use spillway_platform::memory::map_native;
 use spillway_tiers::sync::Lock;
 use std::alloc::{GlobalAlloc, Layout};
 
-/// Native mappings as dlmalloc wants them.
+/// Native mappings as the source of dlmalloc's memory.
 struct Mappings;
 
-// SAFETY: `alloc` hands out fresh private mappings; `free` and `free_part` unmap what they are
-// given; nothing is remapped.
+// SAFETY: `alloc` returns new private mappings; `free` and `free_part` unmap the given memory; nothing is remapped.
 unsafe impl Allocator for Mappings {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         map_native(size).map_or((std::ptr::null_mut(), 0, 0), |base| (base as *mut u8, size, 0))
@@ -21,12 +20,12 @@ unsafe impl Allocator for Mappings {
     }
 
     fn free_part(&self, base: *mut u8, old: usize, new: usize) -> bool {
-        // SAFETY: dlmalloc gives back the end of a mapping that it got from `alloc`.
+        // SAFETY: dlmalloc returns the end of a mapping from `alloc`.
         unsafe { rustix::mm::munmap(base.add(new).cast(), old - new).is_ok() }
     }
 
     fn free(&self, base: *mut u8, size: usize) -> bool {
-        // SAFETY: dlmalloc gives back a mapping that it got from `alloc`.
+        // SAFETY: dlmalloc returns a mapping from `alloc`.
         unsafe { rustix::mm::munmap(base.cast(), size).is_ok() }
     }
 
@@ -53,10 +52,10 @@ impl NativeHeap {
     }
 }
 
-// SAFETY: dlmalloc's own promises, one call at a time.
+// SAFETY: dlmalloc keeps the contract of GlobalAlloc; the lock admits one call at a time.
 unsafe impl GlobalAlloc for NativeHeap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller gives a layout of more than no bytes.
+        // SAFETY: the caller gives a layout of at least one byte.
         unsafe { self.0.lock().malloc(layout.size(), layout.align()) }
     }
 
@@ -66,7 +65,7 @@ unsafe impl GlobalAlloc for NativeHeap {
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller gives back a block of this heap with its layout.
+        // SAFETY: the caller returns a block of this heap with its layout.
         unsafe { self.0.lock().free(block, layout.size(), layout.align()) }
     }
 

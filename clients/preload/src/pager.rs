@@ -1,10 +1,10 @@
-//! The pager of this process, if it is paged, and the mappings that are made before it is there.
+//! The pager of this process, and the mappings made before the pager exists.
 
 use spillway_pager::Pager;
 use spillway_tiers::sync::Lock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-/// Mappings made before the constructor ran, at most this many, are managed by it.
+/// Most mappings made before the constructor runs that become managed.
 const EARLY_MAX: usize = 64;
 
 static PAGER: AtomicPtr<Pager> = AtomicPtr::new(std::ptr::null_mut());
@@ -22,7 +22,7 @@ pub fn pager() -> Option<&'static Pager> {
     unsafe { PAGER.load(Ordering::Acquire).as_ref() }
 }
 
-/// Remembers a mapping that is made before the pager is there.
+/// Records a mapping made before the pager exists.
 pub fn remember(start: usize, bytes: usize) {
     let mut early = EARLY.lock();
     if !BEGUN.load(Ordering::Acquire) && early.count < EARLY_MAX {
@@ -32,7 +32,7 @@ pub fn remember(start: usize, bytes: usize) {
     }
 }
 
-/// Forgets an early mapping that is unmapped again before the pager is there.
+/// Forgets early mappings that overlap a range, which was unmapped before the pager exists.
 pub fn forget_early(start: usize, end: usize) {
     if BEGUN.load(Ordering::Acquire) {
         return;
@@ -45,7 +45,7 @@ pub fn forget_early(start: usize, end: usize) {
     }
 }
 
-/// Sets the pager of this process, which manages the early mappings from here on.
+/// Sets the pager of this process, which manages the early mappings from now on.
 pub fn set_pager(pager: &'static Pager) {
     PAGER.store(std::ptr::from_ref(pager).cast_mut(), Ordering::Release);
     let early = EARLY.lock();
@@ -54,7 +54,7 @@ pub fn set_pager(pager: &'static Pager) {
     }
 }
 
-/// No mapping is early from here on.
+/// Ends the recording of early mappings.
 pub fn end_early() {
     BEGUN.store(true, Ordering::Release);
 }

@@ -1,11 +1,11 @@
-//! The system calls behind the calls that are taken over, with libc's way of telling errors.
+//! The system calls behind the interposed functions, with errors in `errno`.
 
 use libc::{c_int, c_void, off_t, size_t};
 use rustix::io::Errno;
 use spillway_platform::sys::syscall6;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What libc answers for a failed system call: -1, and the reason in `errno`.
+/// Converts a result to libc's convention: an error becomes -1, with the reason in `errno`.
 pub fn answer(result: Result<usize, Errno>) -> isize {
     match result {
         Ok(value) => value as isize,
@@ -17,7 +17,7 @@ pub fn answer(result: Result<usize, Errno>) -> isize {
     }
 }
 
-/// The C library's own function of a name, looked up once.
+/// The next function with this name after this library's, usually the C library's. Looked up once.
 pub fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
     let known = cache.load(Ordering::Relaxed);
     if known != 0 {
@@ -29,12 +29,12 @@ pub fn next(cache: &AtomicUsize, name: &std::ffi::CStr) -> usize {
     found
 }
 
-/// A system call as `syscall(2)` makes it.
+/// Makes a system call, with the result of `syscall(2)`.
 ///
 /// # Safety
 /// As the system call itself.
 pub unsafe fn call(number: libc::c_long, args: [usize; 6]) -> isize {
-    // SAFETY: what the program asked for.
+    // SAFETY: passes the program's arguments on.
     answer(unsafe { syscall6(number as usize, args) })
 }
 
@@ -58,6 +58,6 @@ pub unsafe fn mmap(
         descriptor as usize,
         offset as usize,
     ];
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     unsafe { call(libc::SYS_mmap, args) as *mut c_void }
 }

@@ -1,4 +1,4 @@
-//! Joining the run: finding the shared page, starting the pager, handing it to the other calls.
+//! Joins the run: finds the tree page, starts the pager, and makes it available to the interposed functions.
 
 use crate::pager::{end_early, pager, set_pager};
 use rustix::io::Errno;
@@ -10,11 +10,11 @@ use std::ffi::{CStr, c_char, c_int};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What glibc calls when it loads a library: argument count, arguments, environment.
+/// A function that glibc calls when it loads a library. Its arguments are argument count, arguments and environment.
 pub type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
-/// The constructor: runs before that of any other library, so before libc has set `environ`; glibc
-/// hands the environment to constructors.
+/// The constructor. It runs before that of any other library, and before libc has set `environ`, so it uses the
+/// environment that glibc passes to constructors.
 pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     let Some(tree) = open_tree(environment) else {
         end_with_supervisor(environment);
@@ -39,7 +39,8 @@ pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *
     end_early();
 }
 
-/// Who answers this program's faults: threads, if it uses functions that it could not use otherwise.
+/// The mode in which this program's faults are answered. Handlers answer them if the program imports functions that do
+/// not work in in-thread mode.
 fn faults(tree: &Tree, pid: u32) -> Faults {
     if tree.settings.faults != Faults::Signal as u32 {
         return Faults::Thread;
@@ -51,14 +52,14 @@ fn faults(tree: &Tree, pid: u32) -> Faults {
     Faults::Thread
 }
 
-/// The destructor: the last that runs of a program that ends by exit(3).
+/// The destructor. It is the last code of a program that ends by exit(3).
 pub extern "C" fn end() {
     if let Some(pager) = pager() {
         pager.count_up();
     }
 }
 
-/// The ways to the blade of the run, if it has one. Nothing is connected yet.
+/// The transports to the run's blade and mirror, if it has a blade. They are not connected yet.
 fn ways(tree: &Tree) -> Result<Option<Ways>, Error> {
     let settings = &tree.settings.blade;
     let timeout = Duration::from_nanos(settings.timeout_ns);
@@ -87,8 +88,9 @@ fn refuse(tree: &Tree, pid: u32, error: Error) {
     tree.notify(notice, pid, error.errno().raw_os_error() as u64);
 }
 
-/// A program that changed its user may not open the shared page, and runs unpaged. The kernel has forgotten
-/// too that it is to end with the supervisor.
+/// Makes an unpaged program end with the supervisor. A program that has changed its user can't open the tree page, so
+/// it
+/// runs unpaged, and the kernel has reset its parent death signal.
 fn end_with_supervisor(environment: *const *const c_char) {
     let number = |path: &CStr| path.to_str().ok()?.split('/').nth(2)?.parse().ok();
     let supervisor: Option<i32> = variable(environment, ENV).and_then(number);
@@ -99,14 +101,14 @@ fn end_with_supervisor(environment: *const *const c_char) {
     if is_child() {
         let kill = Some(rustix::process::Signal::KILL);
         let _ = rustix::process::set_parent_process_death_signal(kill);
-        // It may have ended meanwhile.
+        // The supervisor may have ended meanwhile.
         if !is_child() {
             sys::exit_process(128 + libc::SIGKILL);
         }
     }
 }
 
-/// The shared page of the run this process belongs to, if it belongs to one.
+/// The tree page of the run to which this process belongs, if any.
 fn open_tree(environment: *const *const c_char) -> Option<&'static Tree> {
     use rustix::fs::{Mode, OFlags, fstat, open};
     use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -116,18 +118,17 @@ fn open_tree(environment: *const *const c_char) -> Option<&'static Tree> {
         return None;
     }
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of a file that is at least that long and whose size is sealed.
+    // SAFETY: a new mapping of a file that is long enough and whose size is sealed.
     let base =
         unsafe { mmap(std::ptr::null_mut(), TREE_BYTES, access, MapFlags::SHARED, &file, 0).ok()? };
-    // SAFETY: the supervisor laid a `Tree` there; everything in it that changes is atomic.
+    // SAFETY: the supervisor wrote a `Tree` there; all its fields that change are atomic.
     let tree = unsafe { &*(base as *const Tree) };
     (tree.magic == MAGIC && tree.version == VERSION).then_some(tree)
 }
 
-/// An environment variable, without the library functions that lock or allocate.
+/// The value of an environment variable, read without library functions that lock or allocate.
 fn variable(environment: *const *const c_char, name: &str) -> Option<&'static CStr> {
-    // SAFETY: null or a null-terminated array of strings; the constructor runs before anything could
-    // change it.
+    // SAFETY: null or a null-terminated array of strings. The constructor runs before any code can change it.
     unsafe {
         let mut entry = environment;
         while !entry.is_null() && !(*entry).is_null() {

@@ -1,5 +1,5 @@
-//! The in-thread mode's part of the program's signals: SIGBUS is the pager's first. What is not
-//! about managed memory goes on to the program's own handler.
+//! Signals in in-thread mode. The pager handles SIGBUS first, and passes it to the program's own handler if
+//! it does not concern managed memory.
 
 use crate::pager::pager;
 use crate::raw::next;
@@ -11,22 +11,22 @@ use std::sync::atomic::AtomicUsize;
 
 const MASK_BYTES: usize = 8;
 const BUS_BIT: u64 = 1 << (libc::SIGBUS - 1);
-/// The C library's own two signals, by which it cancels threads and changes the user of all of them. It lets nobody
-/// block them.
+/// The C library's two internal signals, with which it cancels threads and changes the user of all threads. The program
+/// can't block them.
 const INTERNAL_BITS: u64 = 3 << (32 - 1);
 /// Bit of the page fault error code in a signal frame: the access was a write.
 const WROTE: i64 = 2;
 
-/// What the program wants done about SIGBUS.
+/// The program's own action for SIGBUS.
 static WANTED: Lock<Option<action>> = Lock::new(None);
 
-/// Takes SIGBUS over.
+/// Installs the pager's handler for SIGBUS.
 pub fn take_over() {
-    // No SA_ONSTACK: the program's alternate stack may itself be far. Not through the C library: a
-    // handler that returns through its code could not run while a fork is made.
+    // Without SA_ONSTACK, because the program's alternate stack may be far. Not by the C library's sigaction: a handler
+    // that returns through the C library's code could not run while a fork is in progress.
     let flags = dispatch::SA_NODEFER | dispatch::SA_RESTART;
     let ours = Disposition::of(on_bus_error, flags, u64::MAX);
-    // SAFETY: the handler passes on what is not about managed memory.
+    // SAFETY: the handler passes signals that do not concern managed memory to the program's handler.
     let Ok(before) = (unsafe { dispatch::set_disposition(libc::SIGBUS, &ours) }) else { return };
     // SAFETY: a zeroed sigaction is valid; the first eight bytes of its mask are the kernel's.
     *WANTED.lock() = Some(unsafe {
@@ -38,7 +38,7 @@ pub fn take_over() {
     });
 }
 
-/// glibc's own sigaction, which sets the restorer that the kernel wants.
+/// glibc's own sigaction, which sets the restorer that the kernel requires.
 unsafe fn real_sigaction(signal: c_int, new: *const action, old: *mut action) -> c_int {
     type Sigaction = unsafe extern "C" fn(c_int, *const action, *mut action) -> c_int;
     // SAFETY: glibc has had this symbol with this signature since 2.0.
@@ -80,8 +80,8 @@ extern "C" fn on_bus_error(signal: c_int, info: usize, context: usize) {
     }
 }
 
-/// `sigaction(2)`: the program's wish for SIGBUS is kept for what is not the pager's, and no
-/// handler runs with SIGBUS blocked.
+/// `sigaction(2)`. In in-thread mode it records the program's action for SIGBUS, which applies to signals that are not
+/// the pager's, and removes SIGBUS from the masks of other handlers.
 ///
 /// # Safety
 /// As sigaction(2).
@@ -112,8 +112,8 @@ pub unsafe extern "C" fn sigaction(signal: c_int, new: *const action, old: *mut 
     }
 }
 
-/// `signal(2)`: the C library's, which knows what siginterrupt(3) was told, but for the signals whose disposition
-/// is shared with the program.
+/// `signal(2)`. Calls the C library's function, which knows the state of siginterrupt(3), except for the signals that
+/// this library also handles.
 ///
 /// # Safety
 /// As signal(2).
@@ -139,7 +139,7 @@ pub unsafe extern "C" fn signal(number: c_int, handler: usize) -> usize {
     }
 }
 
-/// `pthread_sigmask(3)`: SIGBUS is never blocked in the in-thread mode.
+/// `pthread_sigmask(3)`. In in-thread mode it never blocks SIGBUS.
 ///
 /// # Safety
 /// As pthread_sigmask(3).
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn sigprocmask(
     set: *const sigset_t,
     old: *mut sigset_t,
 ) -> c_int {
-    // SAFETY: passed on.
+    // SAFETY: passes the caller's arguments on.
     match unsafe { pthread_sigmask(how, set, old) } {
         0 => 0,
         errno => {

@@ -11,13 +11,13 @@ use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 use crate::error::{Error, of_store};
 use crate::stripes::Stripes;
 
-/// log2 of the pages of an object: page `n` of the device has the key of object `n >> 32` and index
-/// `n & 0xffff_ffff`, for which the store has set room aside.
+/// log2 of the pages of an object. Page `n` of the device has the key with object `n >> 32` and index
+/// `n & 0xffff_ffff`.
 const OBJECT_SHIFT: u32 = 32;
 
-/// A block device. Requests go through `&self`, from any number of threads. A write is visible to
-/// every read that begins after it returned. Of writes that overlap in time and place, either may
-/// win, byte by byte; bytes that neither wrote are never touched.
+/// A block device over the store. Any number of threads may send requests. A write is visible to every read that
+/// begins after the write has returned. When two writes overlap in time and range, each shared byte comes from either
+/// of them. Other bytes never change.
 #[derive(Debug)]
 pub struct BlockDevice {
     store: Arc<Store>,
@@ -31,10 +31,10 @@ const fn key_of(page: u64) -> Key {
 }
 
 impl BlockDevice {
-    /// Makes a device of zeros in a pool of its own, with all its memory set aside.
+    /// Creates a device of zeros in a pool of its own, and reserves memory for all its pages.
     ///
     /// # Errors
-    /// [`Error::Size`]; [`Error::Store`] when the store has no room for it.
+    /// [`Error::Size`]; [`Error::Store`], also when the store has too little free memory.
     pub fn create(store: Arc<Store>, client: ClientId, geometry: Geometry) -> Result<Self, Error> {
         check_size(geometry.bytes)?;
         let pages = geometry.bytes / PAGE_BYTES as u64;
@@ -42,8 +42,8 @@ impl BlockDevice {
         Self::open(store, pool, geometry)
     }
 
-    /// Makes a device of zeros whose pages are kept as any others: they may be packed, and lie on the
-    /// store's disk. A write is refused when the store is full or the client at its target.
+    /// Creates a device of zeros without a reservation. The store may compress its pages or move them to its disk. It
+    /// refuses a write when it is full or the client is at its target.
     ///
     /// # Errors
     /// [`Error::Size`]; [`Error::Store`].
@@ -57,8 +57,8 @@ impl BlockDevice {
         Self::open(store, pool, geometry)
     }
 
-    /// Takes up a device that lies in `pool`, made by [`Self::create`] or
-    /// [`Self::create_unreserved`] with the same geometry.
+    /// Opens the device in `pool`, which [`Self::create`] or [`Self::create_unreserved`] created with the same
+    /// geometry.
     ///
     /// # Errors
     /// [`Error::Size`].
@@ -67,7 +67,7 @@ impl BlockDevice {
         Ok(Self { store, pool, geometry, stripes: Stripes::new() })
     }
 
-    /// The pool that it lies in.
+    /// The pool that holds its pages.
     pub const fn pool(&self) -> PoolId {
         self.pool
     }
@@ -81,7 +81,7 @@ impl BlockDevice {
         Ok(())
     }
 
-    /// Shows a page where it lies.
+    /// Calls `look` with a page's bytes, without a copy where the store can lend them.
     fn with_page<T>(
         &self,
         page: u64,
@@ -103,7 +103,7 @@ impl BlockDevice {
         }
     }
 
-    /// Reads a page, changes a part of it and writes it back, as one step.
+    /// Changes a part of a page: reads the page, changes it and writes it back, under the page's exclusive lock.
     fn change(&self, part: Part, change: impl FnOnce(&mut [u8])) -> Result<(), BlockError> {
         let _alone = self.stripes.alone(part.page);
         let mut buffer = PageBuf::ZERO;
@@ -175,7 +175,7 @@ impl Device for BlockDevice {
         let inner_start = (whole.start * PAGE_BYTES as u64).min(end);
         let inner_end = (whole.end * PAGE_BYTES as u64).min(end).max(inner_start);
         for part in parts(offset, inner_start - offset).chain(parts(inner_end, end - inner_end)) {
-            // What is not there is zeros already.
+            // A page that is not stored reads as zeros already.
             if self.store.exists(self.pool, key_of(part.page)) {
                 self.change(part, |bytes| bytes.fill(0))?;
             }
@@ -191,15 +191,14 @@ impl Device for BlockDevice {
         Ok(())
     }
 
-    /// Makes completed writes as lasting as they get. They last as long as the store from the
-    /// moment they return, so this only looks whether the device is still there.
+    /// Checks that the device still exists. There is nothing to flush: a completed write lasts as long as the store.
     fn flush(&self) -> Result<(), BlockError> {
-        // Nothing fits an empty buffer, so nothing is copied.
+        // No value fits an empty buffer, so the store copies nothing.
         self.store.get(self.pool, key_of(0), &mut []).map_err(of_store)?;
         Ok(())
     }
 
-    /// Compares pages where they lie, without a copy.
+    /// Compares without copying pages that the store can lend.
     fn compare(&self, offset: u64, data: &[u8]) -> Result<bool, BlockError> {
         self.geometry.check(offset, data.len() as u64)?;
         let mut rest = data;

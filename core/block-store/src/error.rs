@@ -1,12 +1,12 @@
-//! What can go wrong with a block device over the store.
+//! Errors of a block device over the store.
 
 use spillway_block::Error as BlockError;
 use spillway_store::Error as StoreError;
 
-/// Why a block device over the store can't be made. Its requests fail with [`spillway_block::Error`].
+/// Why a block device over the store can't be created or opened. Its requests fail with [`spillway_block::Error`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The size asked for is zero or no multiple of 4096 bytes.
+    /// The requested size, in bytes, is zero or not a multiple of 4096.
     #[error("a block device is a multiple of 4096 bytes long, not {0} bytes")]
     Size(u64),
     /// The store failed.
@@ -14,7 +14,7 @@ pub enum Error {
     Store(#[from] StoreError),
 }
 
-/// What a failure of the store means to those who use the device.
+/// A failure of the store as a failure of the device.
 pub(crate) fn of_store(error: StoreError) -> BlockError {
     match error {
         StoreError::NoPool | StoreError::NoClient => BlockError::Gone,

@@ -1,25 +1,25 @@
-//! Locks of parts of a device.
+//! Striped reader-writer locks for the parts of a device.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Locks of a device. Parts that are so far apart share one.
+/// Number of locks of a device. Parts whose numbers differ by a multiple of it share a lock.
 const STRIPES: usize = 64;
 
-/// A lock alone on its cache lines, as processors fetch them in pairs.
+/// A lock alone on two cache lines, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Stripe(RwLock<()>);
 
-/// Locks by the numbers of a device's parts, each to be shared or to be had alone.
+/// Reader-writer locks for the parts of a device, by part number.
 ///
-/// Of a [`BlockDevice`](crate::BlockDevice) the parts are pages. A change of some bytes of a page reads it, changes
-/// it and writes it back, and has it alone meanwhile. Changes of whole pages share it, so they wait neither for each
-/// other nor hold anyone up but the rare change of some bytes.
+/// The parts of a [`BlockDevice`](crate::BlockDevice) are its pages. A write of part of a page takes the lock
+/// exclusively, because it reads the page, changes it and writes it back. A write of a whole page takes the lock
+/// shared, so whole-page writes never wait for each other.
 #[derive(Debug)]
 pub struct Stripes(Box<[Stripe]>);
 
 impl Stripes {
-    /// Locks that nobody holds.
+    /// A set of free locks.
     pub fn new() -> Self {
         Self((0..STRIPES).map(|_| Stripe::default()).collect())
     }
@@ -28,18 +28,19 @@ impl Stripes {
         &self.0[part as usize % STRIPES].0
     }
 
-    /// Shares `part`.
+    /// Takes the lock of `part` shared.
     pub fn shared(&self, part: u64) -> RwLockReadGuard<'_, ()> {
         self.of(part).read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `part` alone.
+    /// Takes the lock of `part` exclusively.
     pub fn alone(&self, part: u64) -> RwLockWriteGuard<'_, ()> {
         self.of(part).write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Shares all parts. Whoever has one alone holds one stripe and waits for none, so taking them one by one
-    /// ends.
+    /// Takes all locks shared, one by one. This can't deadlock: a thread that holds a lock exclusively waits for no
+    /// other
+    /// lock.
     pub fn all(&self) -> [RwLockReadGuard<'_, ()>; STRIPES] {
         core::array::from_fn(|stripe| self.shared(stripe as u64))
     }

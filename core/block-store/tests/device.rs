@@ -1,4 +1,4 @@
-//! What a block device promises.
+//! The guarantees of a block device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -78,8 +78,8 @@ fn the_end_is_the_end() {
     device.read(MIB, &mut []).unwrap();
 }
 
-/// What a kernel swaps onto is never refused: not at the client's target, not when others have
-/// filled the store, and not while every page is written anew from several threads.
+/// The store never refuses a write to a reserved device: not at the client's target, not when other clients have
+/// filled the store, and not while several threads overwrite every page.
 #[test]
 fn writes_are_never_refused() {
     let (store, client) = store(24 * MIB);
@@ -147,8 +147,7 @@ fn a_foreign_value_in_the_pool_is_an_error() {
     }
 }
 
-/// Writers of neighbouring parts of the same pages, and one who rewrites whole pages of his own
-/// between them, lose nothing to each other.
+/// Threads that write neighbouring parts of the same pages lose no writes to each other.
 #[test]
 fn parts_of_a_page_are_written_apart() {
     const WRITERS: usize = 4;
@@ -173,8 +172,7 @@ fn parts_of_a_page_are_written_apart() {
     });
 }
 
-/// A whole page that is written while its first bytes are written again and again is either there
-/// or not; what was acknowledged last stays.
+/// A write of a whole page is not lost to concurrent writes of the page's first bytes.
 #[test]
 fn a_whole_page_is_not_lost_to_a_part() {
     const PART_WRITES: u32 = 100_000;
@@ -187,7 +185,7 @@ fn a_whole_page_is_not_lost_to_a_part() {
         } else {
             device.write(0, &[fill; 4096]).unwrap();
         }
-        // Long enough for a change of a part that had read before to write back.
+        // Long enough for a partial write that has already read the page to write it back.
         (0..8).all(|_| {
             let mut back = [0; 4096];
             device.read(0, &mut back).unwrap();
@@ -285,7 +283,7 @@ fn carry_out(device: &BlockDevice, model: &mut [u8], change: &Change) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// The device is a plain array of bytes.
+    /// The device behaves like an array of bytes.
     #[test]
     fn behaves_as_an_array(
         changes in prop::collection::vec(change(), 1..12),
@@ -308,7 +306,7 @@ proptest! {
             prop_assert!(!device.compare(offset, &part).unwrap());
         }
 
-        // What is said to take no memory is zeros; extents alternate and cover the range.
+        // Extents that are not stored are zeros. Extents alternate and cover the range.
         let mut extents = [Extent::default(); 64];
         let filled = device.status(offset, bytes, &mut extents).unwrap();
         let mut at = offset;

@@ -1,4 +1,4 @@
-//! Which devices there are, as frontends see them.
+//! The registry of devices, as frontends see it.
 
 use std::io;
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use crate::traits::Device;
 pub struct ExportInfo {
     /// Its name, unique among the client's exports.
     pub name: String,
-    /// The number of its pool: unique over the store, stable while the device lives, from 1. NVMe's
-    /// namespace id.
+    /// The number of its pool, from 1. Unique in the store, and constant while the device exists. NVMe's namespace id.
     pub number: u32,
     /// Its length, bytes.
     pub bytes: u64,
@@ -22,16 +21,17 @@ pub struct ExportInfo {
 
 /// The registry of block devices. The daemon keeps it; every block frontend queries it.
 pub trait Exports: Send + Sync {
-    /// What a client may use.
+    /// The devices that a client may use.
     fn list(&self, client: ClientId) -> Vec<ExportInfo>;
 
-    /// The device of a name, if the client may use it. All who open it get the same
-    /// [`Device`], whose locks keep writes to parts of one page apart.
+    /// The device of a name, if the client may use it. Every caller gets the same [`Device`], because its locks
+    /// serialize
+    /// writes to parts of one page.
     fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>>;
 }
 
-/// A random UUID (RFC 9562, version 4) for a new generation of a lease: a kernel that reconnects to a
-/// device whose contents are gone must not take it for the old one.
+/// A random UUID (RFC 9562, version 4) for a new generation of a device. A kernel that reconnects to a device whose
+/// contents are gone must not mistake it for the old one.
 ///
 /// # Errors
 /// When the kernel gives no random bytes.

@@ -2,21 +2,21 @@
 
 use crate::parts::parts;
 
-/// Pages that one [`Device::status`](crate::Device::status) looks at.
+/// Most pages that one [`Device::status`](crate::Device::status) looks at.
 const STATUS_PAGES_MAX: usize = 1 << 16;
 
-/// A stretch of a device that is all stored or all not.
+/// A range of a device that is stored completely or not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
     /// Its length.
     pub bytes: u64,
-    /// Whether it takes memory. What does not reads as zeros.
+    /// Whether it takes memory. A range that takes none reads as zeros.
     pub stored: bool,
 }
 
-/// Answers [`Device::status`](crate::Device::status) for a device that knows of each page whether it
-/// is stored: fills `extents` from the front, and returns how many it filled. It stops when
-/// `extents` is full, or after 65,536 pages.
+/// An implementation of [`Device::status`](crate::Device::status) for a device that can tell for each page whether it
+/// is stored. Fills `extents` from the front and returns how many it filled. It stops when `extents` is full, or after
+/// 65,536 pages.
 pub fn fill_extents(
     offset: u64,
     bytes: u64,

@@ -1,11 +1,11 @@
-//! What a block device looks like from outside.
+//! The size, block size and identity of a device.
 
 use crate::error::Error;
 
 /// Bytes of a logical block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockSize {
-    /// 512 bytes, for those who know nothing else. Writes of parts of a page cost a read each.
+    /// 512 bytes, for clients that support nothing else. Each write of part of a page costs a read.
     B512,
     /// 4096 bytes, a page.
     B4096,
@@ -21,13 +21,14 @@ impl BlockSize {
     }
 }
 
-/// What a device looks like from outside.
+/// The size, block size and identity of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Length in bytes, a multiple of 4096.
     pub bytes: u64,
-    /// The logical block that protocols with such a notion announce. The device itself takes any
-    /// range of bytes.
+    /// The logical block size that frontends announce, if their protocol has one. The device itself accepts any range
+    /// of
+    /// bytes.
     pub block_size: BlockSize,
     /// Names this generation of the device; see [`fresh_uuid`](crate::fresh_uuid).
     pub uuid: u128,

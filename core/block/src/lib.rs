@@ -1,8 +1,8 @@
-//! What a block device is to those who serve one: the trait [`Device`], and ranges of bytes as pages.
+//! The block device that frontends serve: the trait [`Device`], and ranges of bytes as pages.
 //!
-//! Frontends serve whatever is a [`Device`]. The device over the page store is one
-//! (`core/block-store`), and so is the device of lending (`core/fanout`). This crate knows no store,
-//! so a frontend that serves devices alone links none.
+//! Frontends serve any [`Device`]: the device over the page store (`core/block-store`) and the borrowed
+//! device of lending (`core/fanout`). This crate does not depend on the store, so a frontend that serves
+//! only devices does not link it.
 
 #![forbid(unsafe_code)]
 

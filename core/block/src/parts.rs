@@ -2,14 +2,14 @@
 
 use spillway_types::PAGE_BYTES;
 
-/// The part of one page that a request is about.
+/// The part of one page that a request covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Which page.
+    /// Number of the page.
     pub page: u64,
     /// Its first byte in the page.
     pub start: usize,
-    /// The byte behind its last.
+    /// The end of the part in the page, exclusive.
     pub end: usize,
 }
 
@@ -36,7 +36,7 @@ pub fn parts(offset: u64, bytes: u64) -> impl Iterator<Item = Part> {
     })
 }
 
-/// The pages that lie in a range of bytes as a whole.
+/// The pages that lie completely in a range of bytes.
 pub fn whole_pages(start: u64, end: u64) -> core::ops::Range<u64> {
     let first = start.div_ceil(PAGE_BYTES as u64);
     first..(end / PAGE_BYTES as u64).max(first)

@@ -1,4 +1,4 @@
-//! What a frontend asks of a block device, whatever lies behind it.
+//! The interface between frontends and block devices.
 
 use core::cell::Cell;
 use core::fmt::Debug;
@@ -11,10 +11,10 @@ use crate::geometry::Geometry;
 
 /// A block device as frontends see it: any range of bytes can be read and written.
 ///
-/// Requests go through `&self`, from any number of threads. A write is visible to every read that
-/// begins after it returned. Of writes that overlap in time and place, either may win, byte by byte.
+/// Any number of threads may send requests. A write is visible to every read that begins after the write has
+/// returned. When two writes overlap in time and range, each shared byte comes from either of them.
 pub trait Device: Send + Sync + Debug {
-    /// What it looks like from outside.
+    /// Its size, block size and identity.
     fn geometry(&self) -> Geometry;
 
     /// Length in bytes.
@@ -25,13 +25,14 @@ pub trait Device: Send + Sync + Debug {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`Error::Range`], and what keeps the device from it.
+    /// [`Error::Range`], and any failure of the device.
     fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), Error>;
 
     /// Stores bytes.
     ///
     /// # Errors
-    /// [`Error::Range`], before anything is written; else any part of the range may be written.
+    /// [`Error::Range`], in which case nothing was written. After any other error, any part of the range may have been
+    /// written.
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), Error>;
 
     /// Makes a range read as zeros.
@@ -47,14 +48,15 @@ pub trait Device: Send + Sync + Debug {
     /// [`Error::Range`].
     fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), Error>;
 
-    /// Makes completed writes as lasting as they get.
+    /// Makes completed writes as durable as the device can.
     ///
     /// # Errors
     /// When the device is gone.
     fn flush(&self) -> Result<(), Error>;
 
-    /// Says what of a range is stored: fills `extents` from the front, neighbours unlike each other, and gives how many
-    /// it filled. They begin at `offset` and may end before the range does.
+    /// Reports which parts of a range are stored. Fills `extents` from the front and returns how many it filled.
+    /// Adjacent
+    /// extents differ in `stored`. The first begins at `offset`; the last may end before the range does.
     ///
     /// # Errors
     /// [`Error::Range`].
@@ -78,13 +80,13 @@ pub trait Device: Send + Sync + Debug {
         Ok(true)
     }
 
-    /// Requests that are worth making in one [`Self::batch`]. One for a device that answers at once; more where a
-    /// request travels, and many can travel together.
+    /// The number of requests that is worth sending in one [`Self::batch`]: 1 for a local device, more for a device
+    /// that sends requests over a network.
     fn batch_max(&self) -> usize {
         1
     }
 
-    /// Carries requests out in any order, and notes in each whether it was.
+    /// Executes requests in any order. Sets [`Request::failed`] in each.
     fn batch(&self, requests: &mut [Request<'_>]) {
         for request in requests {
             let done = match &mut request.data {
@@ -96,19 +98,19 @@ pub trait Device: Send + Sync + Debug {
     }
 }
 
-/// A read or a write among others in a [`Device::batch`].
+/// A read or a write of a [`Device::batch`].
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Where on the device.
+    /// Offset on the device, bytes.
     pub offset: u64,
     /// Its bytes.
     pub data: Data<'a>,
-    /// Whether it could not be carried out.
+    /// Whether it failed.
     pub failed: Cell<bool>,
 }
 
 impl<'a> Request<'a> {
-    /// A request that was not made yet.
+    /// A request that was not sent yet.
     pub const fn new(offset: u64, data: Data<'a>) -> Self {
         Self { offset, data, failed: Cell::new(false) }
     }
@@ -117,9 +119,9 @@ impl<'a> Request<'a> {
 /// The bytes of a [`Request`].
 #[derive(Debug)]
 pub enum Data<'a> {
-    /// Room for what is read.
+    /// Buffer for a read.
     Read(&'a mut [u8]),
-    /// What is written.
+    /// Bytes to write.
     Write(&'a [u8]),
 }
 
@@ -130,7 +132,7 @@ mod tests {
     use super::*;
     use crate::geometry::BlockSize;
 
-    /// Bytes in memory, with the methods that the trait does not provide.
+    /// A device in memory that implements only the required methods.
     #[derive(Debug)]
     struct Memory(Mutex<Vec<u8>>);
 

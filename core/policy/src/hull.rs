@@ -5,7 +5,7 @@
 //! Performance", HPCA 2015); a store that refuses puts at the target achieves this automatically. For hulls, giving
 //! each page to the client with the highest marginal value is optimal.
 
-/// A stretch of pages that are worth the same.
+/// A number of pages with the same marginal value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
     /// How many.

@@ -29,7 +29,7 @@ pub const UNLIMITED: u64 = u64::MAX;
 pub struct Sample<'a> {
     /// Puts refused in the interval, at the target or because the node was full.
     pub puts_refused: u64,
-    /// Puts requested since the client is known.
+    /// Puts requested since the client was added.
     pub puts_ever: u64,
     /// Puts requested in the interval.
     pub puts: u64,
@@ -41,7 +41,7 @@ pub struct Sample<'a> {
     pub used_pages: u64,
     /// Its cap; [`UNLIMITED`] means no cap. The others get what it can't take.
     pub cap_pages: u64,
-    /// Its floor, whatever the value of pages to others. Only utility uses this and [`Self::weight`].
+    /// Its guaranteed pages, regardless of their value to other clients. Only utility uses this and [`Self::weight`].
     pub floor_pages: u64,
     /// Its weight, which scales its stalls and its share.
     pub weight: u32,
@@ -49,7 +49,7 @@ pub struct Sample<'a> {
     pub target_pages: Option<u64>,
     /// Its reuse distances, for policies that need them ([`Policy::wants_curves`]).
     pub curve: Option<&'a Curve>,
-    /// The policy's state of it between intervals.
+    /// The policy's state for this client between intervals.
     pub standing: Standing,
 }
 
@@ -95,7 +95,7 @@ pub enum Policy {
     /// A target grows while its client's puts are refused, and shrinks while the client has unused
     /// pages (Algorithm 4).
     SmartAlloc(SmartAlloc),
-    /// Each page goes where it saves most waiting, within bounds of fairness.
+    /// Each page goes to the client for which it saves the most waiting time, within bounds of fairness.
     Utility(Utility),
 }
 
@@ -121,7 +121,7 @@ impl Policy {
     }
 
     /// The target of a client that joins `count` others, until the end of its first interval. The paper
-    /// defines it only for reconf-static, whose clients begin with nothing.
+    /// defines it only for reconf-static, whose clients begin with 0 pages.
     pub fn first_target_pages(&self, total_pages: u64, count: usize) -> u64 {
         match self {
             Self::Greedy => UNLIMITED,

@@ -1,12 +1,12 @@
-//! Exact shares of a hundred.
+//! Exact percentages.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Units of one per cent.
+/// Units in one per cent.
 const PER_CENT: u32 = 10_000;
 
-/// A percentage from 0 to 100 with up to four decimals, kept exactly.
+/// A percentage from 0 to 100 with up to four decimals, stored exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Percent(u32);
 

@@ -1,5 +1,5 @@
-//! The value of pages to a client, for [`crate::utility`]: the share of its gets that they serve, and its resulting
-//! rate.
+//! The value of pages to a client, for [`crate::utility`]: the share of its gets that they serve, and the rate that
+//! follows.
 
 use spillway_reuse::{BUCKETS, Curve, bucket_pages};
 
@@ -9,7 +9,7 @@ use crate::hull::hull;
 pub(crate) struct Served(pub Vec<(u64, f64)>);
 
 impl Served {
-    /// By its curve; nothing without one.
+    /// The share by a client's curve. Without a curve, no pages serve anything.
     pub fn of(curve: Option<&Curve>) -> Self {
         let mut points = vec![(0, 0.0)];
         let Some(curve) = curve else { return Self(points) };
@@ -21,7 +21,7 @@ impl Served {
         });
         let (mut pages, mut share) = (0, 0.0);
         for segment in hull(known) {
-            // Points between the corners, because the rate is not linear there.
+            // Points between the corners of the hull, because the rate is not linear between them.
             for part in 1..=4 {
                 let more = segment.pages * part / 4;
                 points.push((pages + more, share + segment.slope * more as f64));
@@ -32,7 +32,7 @@ impl Served {
         Self(points)
     }
 
-    /// The share that so many pages serve.
+    /// The share that this many pages serve.
     pub fn at(&self, pages: f64) -> f64 {
         let next = self.0.partition_point(|it| (it.0 as f64) < pages);
         let before = next.checked_sub(1).map(|at| self.0[at]);
@@ -62,7 +62,7 @@ impl Served {
 pub(crate) struct Rates(pub Vec<(u64, f64)>);
 
 impl Rates {
-    /// The rate with so many pages.
+    /// The rate with this many pages.
     pub fn at(&self, pages: u64) -> f64 {
         let next = self.0.partition_point(|it| it.0 < pages);
         match (next.checked_sub(1).map(|at| self.0[at]), self.0.get(next)) {

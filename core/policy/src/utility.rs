@@ -16,8 +16,8 @@
 //! them, so that a turn is long compared to the change.
 //!
 //! **Fairness.** A client that in the long run makes less progress than with its own share (the node divided by
-//! weights) gets that share first, as far as it can use it. So a client that fits in its share always has it, and
-//! sharing harms no client for long. An operator's `floor_pages` come before everything else.
+//! weights) gets that share first, as far as it can use it. So a client that needs no more than its share always has
+//! it, and sharing harms no client for long. An operator's `floor_pages` come before everything else.
 //!
 //! **Idle pages** are taxed as in C. A. Waldspurger, "Memory Resource Management in VMware ESX Server", OSDI 2002: the
 //! former gets of a client that has become idle count a quarter, so active clients outbid it. It has no claim to its
@@ -39,33 +39,34 @@ const HIT_US: f64 = 10.0;
 /// minute, because a scan finds its pages in bursts.
 const DEMAND_NEW: f64 = 1.0 / 5.0;
 const SUCCESS_NEW: f64 = 1.0 / 30.0;
-/// Number of intervals in which all clients should have had their turns.
+/// Number of intervals within which each client should get a turn. Also the length of long-run averages.
 const HORIZON_INTERVALS: f64 = 300.0;
-/// Decay per interval of the put and get counts that estimate whether a put page comes back.
+/// Factor by which the put and get counts decay in each interval. Their ratio estimates whether a put page is read
+/// again.
 const RETURNS_KEPT: f64 = 0.99;
 /// Weight of a former get: the tax is 75 %, as in ESX.
 const UNTAXED: f64 = 0.25;
 /// Least part of its time that a client counts as computing, however many of its threads wait.
 const COMPUTING_MIN: f64 = 0.02;
-/// Shortest turn, as a multiple of the change's time, and in intervals.
+/// Shortest turn: as a multiple of the time to refill the pages, and in intervals.
 const TURN_REFILLS: f64 = 8.0;
 const TURN_INTERVALS_MIN: f64 = 10.0;
-/// Largest weight of held pages: e^3.
+/// Largest exponent of the weight of held pages: the weight is at most e^3.
 const HELD_MAX: f64 = 3.0;
 /// Least number of puts for each get of a client that refills.
 const PUTS_FOR_GET_MIN: f64 = 0.05;
-/// Part of its share's rate that a client may lack for long.
+/// A client is owed its share when its progress is below this part of the rate with that share.
 const DUE: f64 = 0.95;
-/// Part of its share that a client may get beyond what it holds and puts.
+/// Divisor of the share: a client may get this part of its share beyond the pages that it holds and puts.
 const AHEAD_PART: u64 = 64;
-/// Margin beyond the live pages by the sample, which has an error.
+/// Margin on the number of live pages, because the sample has an error.
 const MARGIN: f64 = 1.05;
 /// Largest stretch factor between pages of the curve and real pages.
 const STRETCH_MAX: f64 = 4.0;
 /// Number of intervals for which a client's growth is extrapolated, and the newest one's weight.
 const REACH_INTERVALS: f64 = 10.0;
 const GROWTH_NEW: f64 = 0.5;
-/// Changes below this part of the node are not sent.
+/// Divisor of the node's pages: smaller changes are not sent.
 const STEP_PART: u64 = 256;
 
 /// The policy utility.
@@ -87,15 +88,15 @@ impl Default for Utility {
 /// Utility's state of a client between intervals. The default is that of a new client.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Standing {
-    /// Means of an interval, of seconds.
+    /// Mean of an interval's requests, over seconds.
     demand: Asked,
-    /// Means of an interval, of half a minute.
+    /// Mean of an interval's requests, over half a minute.
     success: Asked,
-    /// Pages by which it grows in an interval without limits, once observed.
+    /// Pages by which it grows in an interval without a limit; `None` until observed.
     growth: Option<f64>,
-    /// What it held.
+    /// Pages that it held at the end of the last interval.
     held_pages: u64,
-    /// What it was given.
+    /// Its last target, before the free pages of [`Free`].
     given_pages: Option<u64>,
     /// Gets for each interval of computing, in the long run.
     usual: f64,
@@ -109,7 +110,9 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// The growth, updated with the past interval; an interval with a limit does not count.
+    /// The growth, updated with the past interval. An interval without requests, or in which a limit held the client
+    /// back,
+    /// does not count.
     fn grown(&self, client: &Sample<'_>) -> Option<f64> {
         let is_full = client.target_pages.is_none_or(|it| it <= client.used_pages);
         if is_full || client.puts_refused > 0 || !client.asks() {
@@ -119,7 +122,8 @@ impl Standing {
         Some(self.growth.map_or(now, |growth| mean(growth, now, GROWTH_NEW)))
     }
 
-    /// The stretch factor, from the hit ratio; unchanged if that is not significant.
+    /// The logarithm of the stretch factor, updated from the hit ratio. Unchanged while hits, misses or pages are too
+    /// few.
     fn stretched(&self, served: &Served, success: &Asked) -> f64 {
         let few = success.hits.min(success.misses) < 20.0 || success.used_pages < 64.0;
         if few {
@@ -130,13 +134,13 @@ impl Standing {
         mean(self.stretch, is, 0.1)
     }
 
-    /// The client's share, if it made less progress than with that alone.
+    /// The client's share if it made less progress than with that share alone; else 0.
     fn due_pages(&self, rates: &Rates, fair_pages: u64) -> u64 {
         let end = rates.0.last().map_or(0, |it| it.0).min(fair_pages);
         if 1.0 - self.waiting < rates.at(end) * DUE { end } else { 0 }
     }
 
-    /// The pages that the client may fill within some intervals.
+    /// The most pages that the client can hold within [`REACH_INTERVALS`].
     fn reach_pages(&self, client: &Sample<'_>) -> u64 {
         let Some(growth) = self.growth else { return u64::MAX };
         let more = (growth * REACH_INTERVALS) as u64 + client.puts;
@@ -164,7 +168,8 @@ impl Free {
         }
     }
 
-    /// All free pages when it starts; if another client's floor is not filled, the pages that are free beside that.
+    /// The whole node; if another client's floor is not filled, only what other clients neither hold nor have as
+    /// floors.
     fn pages_for(&self, client: &Sample<'_>) -> u64 {
         let own_pages = client.floor();
         if self.wanted_pages.saturating_sub(own_pages) == 0 {
@@ -183,7 +188,7 @@ impl Sample<'_> {
         self.puts + self.hits + self.misses > 0
     }
 
-    /// Its former target, limited to the available pages.
+    /// Its former target, without the free pages of [`Free`].
     fn given_pages(&self) -> Option<u64> {
         self.standing.given_pages.or(self.target_pages)
     }
@@ -212,7 +217,7 @@ impl Asked {
         self.hits + self.misses
     }
 
-    /// The mean with a newer interval.
+    /// The moving average, updated with a new interval.
     fn with(&self, new: &Self, weight: f64) -> Self {
         Self {
             hits: mean(self.hits, new.hits, weight),
@@ -369,7 +374,7 @@ impl Utility {
             let held = held_pages.saturating_sub(at).min(pages) as f64 / pages as f64;
             let refill = pages as f64 * refill_us / self.interval_us.max(1) as f64;
             let turn = (refill * TURN_REFILLS).max(TURN_INTERVALS_MIN);
-            // After a turn of t the squares of the rates differ by some exp(4 t / horizon).
+            // After a turn of t intervals, the squares of the rates differ by a factor of about exp(4 t / horizon).
             let stays = (4.0 * turn / HORIZON_INTERVALS).min(HELD_MAX) * held;
             at += pages;
             Segment { pages, slope: slope * factor * stays.exp() }
@@ -404,7 +409,7 @@ fn window(hull: &[Segment], from: u64, to: u64) -> Vec<Segment> {
     hull.iter().filter_map(part).collect()
 }
 
-/// Distributes the rest to clients below their bounds, up to these and their caps.
+/// Distributes the remaining pages to clients below their bounds, up to their bounds and caps.
 fn spread(
     total_pages: u64,
     clients: &[Sample<'_>],

@@ -1,9 +1,9 @@
-//! Each policy beside what was computed by hand.
+//! Each policy against targets computed by hand.
 
 use spillway_policy::{Percent, Policy, Sample, SmartAlloc, UNLIMITED};
 use spillway_test_support::random::Random;
 
-/// A client as the tables write it: (puts ever, refused in the interval, used, target).
+/// A client in the tables: (puts ever, puts refused in the interval, used pages, target).
 type Row = (u64, u64, u64, Option<u64>);
 
 fn sample((puts, puts_refused, used_pages, target_pages): Row) -> Sample<'static> {
@@ -42,12 +42,12 @@ fn static_alloc_gives_equal_shares_to_all() {
             (1000, &[], &[]),
             (1000, &[IDLE], &[1000]),
             (1000, &[IDLE, BUSY], &[500, 500]),
-            // What does not divide goes to the first.
+            // The remainder goes to the first clients.
             (1000, &[IDLE, BUSY, REFUSED], &[334, 333, 333]),
             (1001, &[IDLE, BUSY, REFUSED], &[334, 334, 333]),
             (2, &[IDLE, BUSY, REFUSED], &[1, 1, 0]),
             (0, &[IDLE, BUSY], &[0, 0]),
-            // Targets and use of before do not matter.
+            // Former targets and used pages do not matter.
             (90, &[(1, 1, 80, Some(80)), (0, 0, 0, Some(10)), IDLE], &[30, 30, 30]),
             (u64::MAX, &[IDLE, IDLE], &[u64::MAX / 2 + 1, u64::MAX / 2]),
         ],
@@ -60,7 +60,7 @@ fn reconf_static_gives_equal_shares_to_those_who_put() {
         Policy::ReconfStatic,
         &[
             (1000, &[], &[]),
-            // Nobody has put anything.
+            // No client has put a page.
             (1000, &[IDLE], &[0]),
             (1000, &[IDLE, IDLE, IDLE], &[0, 0, 0]),
             (1000, &[BUSY, IDLE, IDLE], &[1000, 0, 0]),
@@ -70,7 +70,7 @@ fn reconf_static_gives_equal_shares_to_those_who_put() {
             (0, &[BUSY, BUSY], &[0, 0]),
         ],
     );
-    // One put in its life is enough.
+    // One put ever is enough.
     let long_ago = Sample { puts_ever: 1, ..Sample::default() };
     assert_eq!(Policy::ReconfStatic.targets(10, &[long_ago, Sample::default()]), [10, 0]);
 }
@@ -86,21 +86,21 @@ fn smart_alloc_follows_refusals() {
         smart("2", None),
         &[
             (10_000, &[], &[]),
-            // New clients begin with equal shares; no refusal and more than the threshold unused: less 2 %.
+            // New clients begin with equal shares. With no refusal and more unused pages than the threshold: 2 % less.
             (10_000, &[IDLE], &[9800]),
             (10_000, &[IDLE, IDLE], &[4900, 4900]),
-            // Refused: 2 % of 10,000 more.
+            // Refused: more by 2 % of 10,000.
             (10_000, &[(5, 1, 1000, Some(1000)), (0, 0, 900, Some(1000))], &[1200, 1000]),
             (10_000, &[(5, 5, 0, Some(0))], &[200]),
-            // The threshold is max(200, 64): 200 unused stay, 201 do not.
+            // The threshold is max(200, 64): a client keeps 200 unused pages, not 201.
             (10_000, &[(0, 0, 800, Some(1000))], &[1000]),
             (10_000, &[(0, 0, 799, Some(1000))], &[980]),
-            // A client beyond its target has nothing to spare.
+            // A client above its target has no unused pages.
             (10_000, &[(7, 0, 5000, Some(1000))], &[1000]),
             // At a small node the threshold is 64 pages: 2 % of 1000 are 20.
             (1000, &[(0, 0, 36, Some(100))], &[100]),
             (1000, &[(0, 0, 35, Some(100))], &[98]),
-            // All are refused, and the sum is beyond the node: 5000 + 200 each of 10,400 become 5000.
+            // All are refused, and the sum exceeds the node: 5200 each of 10,400 become 5000.
             (10_000, &[(9, 9, 5000, Some(5000)), (9, 9, 5000, Some(5000))], &[5000, 5000]),
             // 6200 + 4000 = 10,200: 6200 * 10,000 / 10,200 = 6078.4, 4000 * 10,000 / 10,200 = 3921.6.
             (10_000, &[(9, 9, 6000, Some(6000)), (9, 0, 4000, Some(4000))], &[6078, 3921]),
@@ -143,7 +143,7 @@ fn smart_alloc_takes_fractions_and_thresholds() {
 fn a_small_percentage_of_a_small_node_grows_too() {
     // 0.001 % of 10,000 pages are 0.1.
     check(smart("0.001", Some(0)), &[(10_000, &[(1, 1, 5, Some(5))], &[6])]);
-    // A node without pages gives none all the same.
+    // A node without pages has none to give.
     check(smart("0.001", Some(0)), &[(0, &[(1, 1, 5, Some(5))], &[0])]);
 }
 
@@ -153,7 +153,7 @@ fn what_a_cap_keeps_from_one_is_for_the_others() {
     let clients =
         [capped(BUSY, 100), capped(BUSY, UNLIMITED), capped(REFUSED, 350), capped(BUSY, 0)];
     assert_eq!(Policy::Greedy.targets(1000, &clients), [100, UNLIMITED, 350, 0]);
-    // 1000 among four: 250, so 100 and 0 are settled; 900 among two: 450, so 350 is; 550 are left.
+    // 1000 among four is 250, which settles 100 and 0. 900 among two is 450, which settles 350. 550 are left.
     assert_eq!(Policy::StaticAlloc.targets(1000, &clients), [100, 550, 350, 0]);
     assert_eq!(Policy::ReconfStatic.targets(1000, &clients), [100, 550, 350, 0]);
     let all_capped = [capped(BUSY, 10), capped(BUSY, 20)];
@@ -161,7 +161,7 @@ fn what_a_cap_keeps_from_one_is_for_the_others() {
     // A cap of exactly the share, and a remainder.
     let exactly = [capped(BUSY, 33), capped(BUSY, UNLIMITED), capped(BUSY, 34)];
     assert_eq!(Policy::StaticAlloc.targets(100, &exactly), [33, 34, 33]);
-    // Of two that are refused, one is at its cap: 300 and 5200 are not beyond the node.
+    // Of two refused clients, one is at its cap: 300 and 5200 do not exceed the node.
     let refused =
         [capped((9, 9, 300, Some(300)), 300), capped((9, 9, 5000, Some(5000)), UNLIMITED)];
     assert_eq!(smart("2", None).targets(10_000, &refused), [300, 5200]);

@@ -1,4 +1,4 @@
-//! utility beside what was computed by hand, and what holds whatever comes.
+//! utility against targets computed by hand, and its invariants for any input.
 
 use proptest::prelude::*;
 use spillway_policy::{Policy, Sample, Standing, UNLIMITED, Utility};
@@ -6,14 +6,14 @@ use spillway_reuse::{BUCKETS, Curve, bucket};
 
 const POLICY: Utility = Utility { miss_us: 1000, interval_us: 1_000_000 };
 
-/// Gets that all have one distance, of so many live pages.
+/// A curve whose gets all have one distance, which is also the number of live pages.
 fn curve(distance_pages: u64, gets: f32) -> Curve {
     let mut curve = Curve { live_pages: distance_pages, ..Curve::EMPTY };
     curve.gets[bucket(distance_pages)] = gets;
     curve
 }
 
-/// A client that misses so often in an interval, and puts as often.
+/// A client with this many misses, puts and refused puts in an interval.
 fn missing(curve: &Curve, misses: u64) -> Sample<'_> {
     Sample {
         puts: misses,
@@ -29,7 +29,7 @@ fn targets(total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
     Policy::Utility(POLICY).targets(total_pages, clients)
 }
 
-/// As [`targets`] after so many intervals of the same, with what is kept of each.
+/// The targets after this many equal intervals, with each client's state kept.
 fn after(intervals: usize, total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
     let mut clients = clients.to_vec();
     for _ in 0..intervals {
@@ -57,7 +57,7 @@ fn clients_that_do_nothing_share_evenly() {
     assert_eq!(targets(1000, &[Sample { cap_pages: 0, ..idle }]), [0]);
 }
 
-/// Who holds nothing and asks for nothing has what is free until the interval is over, but no floor of another.
+/// A client that holds and requests nothing may use free pages until the interval ends, but not another's floor.
 #[test]
 fn who_comes_back_need_not_wait() {
     let away = Sample::default();
@@ -81,7 +81,7 @@ fn who_comes_back_need_not_wait() {
 fn floors_come_first() {
     let near = curve(1000, 900.0);
     let idle = Sample { floor_pages: 300, ..Sample::default() };
-    // One that could use all, beside a sleeper's floor.
+    // A client that could use all pages, beside an idle one with a floor.
     let targets = after(30, 1000, &[missing(&near, 900), idle]);
     assert!(targets[1] >= 300 && targets[0] >= 600, "{targets:?}");
     // Floors beyond the node are cut in proportion: 800 and 1200 of 2000 are 400 and 600 of 1000.
@@ -94,7 +94,7 @@ fn floors_come_first() {
 
 #[test]
 fn clients_that_do_not_fit_together_take_turns() {
-    // Each needs 1000 pages and has 98 % of its time to wait without. 1200 pages are enough for one.
+    // Each needs 1000 pages, and without them waits for 98 % of its time. 1200 pages are enough for one.
     let near = curve(1000, 900.0);
     let clients = [missing(&near, 900); 2];
     let clients = clients.map(|client| Sample { used_pages: 600, ..client });
@@ -105,7 +105,7 @@ fn clients_that_do_not_fit_together_take_turns() {
 
 #[test]
 fn whoever_fits_into_its_share_has_it() {
-    // 100 pages would do for one of them; the other could use all.
+    // 100 pages are enough for the first client; the second could use all.
     let (small, large) = (curve(100, 500.0), curve(4000, 500.0));
     let targets = after(60, 1000, &[missing(&small, 500), missing(&large, 900)]);
     assert!(targets[0] >= 100, "{targets:?}");
@@ -114,7 +114,7 @@ fn whoever_fits_into_its_share_has_it() {
 
 #[test]
 fn weights_count() {
-    // Nobody can have all of it: whose waiting counts more has it.
+    // Only one can have the pages that it needs: the one with the larger weight has them.
     let near = curve(1000, 900.0);
     for heavy in 0..2 {
         let mut clients = [missing(&near, 900); 2].map(|it| Sample { used_pages: 600, ..it });
@@ -130,13 +130,13 @@ fn idle_pages_go_to_whoever_asks() {
     let hoarder = Sample { used_pages: 1000, puts_ever: 1000, ..Sample::default() };
     let targets = after(10, 1000, &[missing(&near, 900), hoarder]);
     assert!(targets[0] >= 600, "{targets:?}");
-    // As long as nobody asks it keeps what it has.
+    // While no client requests pages, it keeps its own.
     assert_eq!(after(10, 1000, &[Sample::default(), hoarder])[1], 1000);
 }
 
 #[test]
 fn a_former_get_counts_a_quarter() {
-    // Both have asked for the same; one has stopped. The other has it, beside a quarter of its own.
+    // Both requested the same pages; one has stopped. The other now has what it needs.
     let near = curve(600, 300.0);
     let asks = Sample { used_pages: 300, ..missing(&near, 30) };
     let mut clients = [asks; 2];
@@ -159,7 +159,7 @@ fn a_former_get_counts_a_quarter() {
 
 #[test]
 fn nobody_gets_ahead_of_what_it_can_fill() {
-    // It would use 4000 pages, and puts 10 in an interval: that and a 64th of its share of 2000.
+    // The client could use 4000 pages but puts 10 in an interval: it gets these and a 64th of its share of 2000.
     let far = curve(4000, 900.0);
     let slow = Sample { puts: 10, used_pages: 50, ..missing(&far, 900) };
     let holder = Sample { used_pages: 3900, ..missing(&far, 900) };
@@ -232,8 +232,8 @@ impl Any {
 }
 
 proptest! {
-    /// For some intervals of anything: no more than there is, no more than a cap, no less than a floor, and nothing
-    /// is left over that somebody may have.
+    /// Over intervals of any clients: the sum of the targets is at most the node, each target is at most its cap and at
+    /// least its floor, and no page is left that a client may have.
     #[test]
     fn bounds_hold(
         total_pages in 0..200_000_u64,
@@ -245,7 +245,7 @@ proptest! {
                 clients.iter().zip(kept).map(|(it, (standing, target))| it.sample(standing, target)).collect();
             let outcomes = Policy::Utility(POLICY).outcomes(total_pages, &samples);
             let targets: Vec<u64> = outcomes.iter().map(|it| it.target_pages).collect();
-            // Who holds nothing and asks for nothing has what is free, beside the others.
+            // Clients that hold and request nothing may have free pages in addition.
             let is_away: Vec<_> = samples.iter()
                 .map(|it| it.used_pages == 0 && it.puts + it.hits + it.misses == 0).collect();
             let there = targets.iter().zip(&is_away).filter(|(_, is_away)| !**is_away);
@@ -258,7 +258,7 @@ proptest! {
                     prop_assert!(target >= client.floor_pages.min(client.cap_pages), "{targets:?}");
                 }
             }
-            // What does not divide by the weights may stay, and what was not worth sending.
+            // A remainder of the division by weights may stay, and changes too small to be sent.
             let open: u64 = clients.iter().zip(&targets)
                 .filter(|(it, target)| **target < it.cap_pages).map(|(it, _)| u64::from(it.weight)).sum();
             let all_there = !is_away.contains(&true);
@@ -269,7 +269,7 @@ proptest! {
         }
     }
 
-    /// The order of clients does not matter, but for what does not divide.
+    /// The order of clients does not matter, except for remainders.
     #[test]
     fn the_order_does_not_matter(
         total_pages in 1000..200_000_u64,
@@ -291,7 +291,8 @@ proptest! {
 fn a_small_client_on_a_large_node_gets_its_pages() {
     let (large, small) = (curve(4_000_000, 100_000.0), curve(900, 900.0));
     let total_pages = 2_000_000;
-    // The first has had all for long; the second has come, and wants less than a step of such a node.
+    // The first has had all pages for a long time. The second is new, and needs fewer than the least change of such a
+    // node.
     let first = Sample {
         target_pages: Some(total_pages),
         used_pages: total_pages,

@@ -1,11 +1,11 @@
 //! A distribution of distances.
 
-/// Buckets of distances: four to an octave.
+/// Number of buckets of distances, four for each octave.
 pub const BUCKETS: usize = 128;
 const STEPS: u64 = 4;
 
-/// The bucket of a distance, pages. Up to 8 pages, a bucket is one distance; later ones are up to a fifth
-/// wide.
+/// The bucket of a distance, pages. Below 8 pages, a bucket holds one distance; a later one spans up to a quarter of
+/// its smallest distance. The last bucket holds all larger distances.
 #[inline]
 pub const fn bucket(distance_pages: u64) -> usize {
     if distance_pages < 2 * STEPS {
@@ -27,15 +27,14 @@ pub const fn bucket_pages(bucket: usize) -> u64 {
     ((STEPS + step + 1) << (octave - 2)) - 1
 }
 
-/// The distribution of a client's recent gets: how many of them a number of pages would have
-/// served.
+/// The distribution of a client's recent gets over distances: how many gets a given number of pages would have served.
 #[derive(Clone, Copy, Debug)]
 pub struct Curve {
-    /// Gets by the bucket of their distance, weighted: older ones count less.
+    /// Gets by the bucket of their distance. Older ones weigh less.
     pub gets: [f32; BUCKETS],
     /// Gets of unknown keys.
     pub cold: f32,
-    /// Pages that the client has put and may want back.
+    /// Pages that the client has put and may read again.
     pub live_pages: u64,
 }
 

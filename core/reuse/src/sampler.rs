@@ -4,15 +4,15 @@ use crate::curve::{BUCKETS, Curve, bucket};
 
 /// Most sampled keys of a client.
 pub const SAMPLES: usize = 1024;
-/// Places in the order of use, taken one after the other and renumbered when they are used up.
+/// Places in the order of use. Each use takes the next place; when all are taken, the entries are renumbered.
 const PLACES: usize = 2 * SAMPLES;
-/// Places in the hash table.
+/// Slots of the hash table.
 const TABLE: usize = 2 * SAMPLES;
-/// With fewer keys than this, the threshold rises again.
+/// With fewer sampled keys than this, the threshold rises again.
 const SAMPLES_FEW: u32 = SAMPLES as u32 / 8;
-/// Decay of an interval's counts per interval.
+/// Factor by which counts decay in each interval.
 const KEPT: f32 = 0.8;
-/// Below this, a decayed get counts as none.
+/// Counts below this become 0.
 const NEGLIGIBLE: f32 = 1e-3;
 
 /// State of a sampled key.
@@ -32,34 +32,34 @@ struct Entry {
     state: KeyState,
 }
 
-/// Samples the keys of a client whose hash lies below a threshold. All bytes zero is a sampler that is off.
+/// Samples the keys of a client whose hashes lie below a threshold. A sampler of zero bytes is off.
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Sampler {
-    /// Hashes below it are watched; 0 when it is off.
+    /// The threshold: hashes below it are sampled. 0 when the sampler is off.
     below: u64,
-    /// One key in `1 << shift` is watched.
+    /// One key in `1 << shift` is sampled.
     shift: u32,
     count: u32,
     next_place: u32,
-    /// Gets of keys that were read before, and keys that were read and then put again or flushed.
+    /// Gets of keys in state `Read`, and keys in that state that were put again or flushed.
     wanted_again: f32,
     dead: f32,
     cold: f32,
     gets: [f32; BUCKETS],
-    /// Number of an entry plus one, by hash; open addressing.
+    /// Hash table with open addressing: the number of an entry plus one.
     table: [u16; TABLE],
     entries: [Entry; SAMPLES],
     /// Number of the entry plus one at each place in the order of use.
     order: [u16; PLACES],
-    /// Entries in each state in all.
+    /// All entries, by state.
     total: Counts,
-    /// Entries in each state at places up to here (P. M. Fenwick, "A new data structure for cumulative frequency
-    /// tables", 1994).
+    /// Fenwick tree: entries by state at the places up to an index (P. M. Fenwick, "A new data structure for cumulative
+    /// frequency tables", 1994).
     counts: [Counts; PLACES + 1],
 }
 
-/// How many entries there are in each state: sixteen bits for each, so that one sum adds up both.
+/// Numbers of entries by state, sixteen bits each, so that one addition sums both.
 type Counts = u32;
 
 /// One entry in a state.
@@ -67,7 +67,7 @@ const fn one(state: KeyState) -> Counts {
     1 << (16 * state as u32)
 }
 
-/// Unread and read ones.
+/// The numbers of unread and read entries.
 const fn by_state(counts: Counts) -> [u32; 2] {
     [counts & 0xffff, counts >> 16]
 }
@@ -109,7 +109,7 @@ impl Sampler {
         self.below = 0;
     }
 
-    /// Report hashes below this; the sampler ignores others. It may change with each call.
+    /// The threshold. The caller needs to report only hashes below it. Each call may change it.
     pub const fn below(&self) -> u64 {
         self.below
     }
@@ -122,7 +122,7 @@ impl Sampler {
         (self.count, self.next_place) = (0, 0);
     }
 
-    /// A page is put under a key, stored or refused.
+    /// Records a put, stored or refused.
     pub fn put(&mut self, hash: u64) {
         if hash >= self.below {
             return;
@@ -136,7 +136,7 @@ impl Sampler {
         }
     }
 
-    /// A page is got, wherever it is.
+    /// Records a get, whichever tier serves it.
     pub fn get(&mut self, hash: u64) {
         if hash >= self.below {
             return;
@@ -155,7 +155,7 @@ impl Sampler {
         self.touch(at, KeyState::Read);
     }
 
-    /// A page is got and its key flushed.
+    /// Records a get that also flushes the key.
     pub fn take(&mut self, hash: u64) {
         self.get(hash);
         if hash < self.below
@@ -165,7 +165,7 @@ impl Sampler {
         }
     }
 
-    /// A key is flushed.
+    /// Records a flush.
     pub fn flush(&mut self, hash: u64) {
         if hash >= self.below {
             return;
@@ -176,8 +176,7 @@ impl Sampler {
         }
     }
 
-    /// Ends an interval, and returns the curve of the client's recent gets. They count less from
-    /// now on.
+    /// Ends an interval, and returns the curve of the client's recent gets. From now on these weigh less.
     pub fn interval(&mut self) -> Curve {
         let [unread, read] = by_state(self.total).map(f64::from);
         let live = unread + read * f64::from(self.read_share());
@@ -274,7 +273,7 @@ impl Sampler {
         self.add(usize::from(place), one(state).wrapping_neg());
     }
 
-    /// Closes the gaps between the places in use, of which at least half are free.
+    /// Moves the entries to the first places, without gaps. This frees at least half of the places.
     #[cold]
     fn renumber(&mut self) {
         self.counts = [0; PLACES + 1];
@@ -307,7 +306,7 @@ impl Sampler {
         }
     }
 
-    /// Entries at places up to this one.
+    /// Entries by state at places up to this one, inclusive.
     fn up_to(&self, place: u16) -> Counts {
         let (mut at, mut sum) = (usize::from(place) + 1, 0);
         while at > 0 {
@@ -317,7 +316,7 @@ impl Sampler {
         sum
     }
 
-    /// Hashes below the threshold differ only in their low bits.
+    /// The first slot of a hash. Hashes below the threshold share their high bits, so this uses the low ones.
     fn home(hash: u64) -> usize {
         (hash as u32).wrapping_mul(0x9e37_79b1) as usize >> (u32::BITS - TABLE.ilog2())
     }
@@ -360,7 +359,7 @@ impl Sampler {
                     return;
                 }
                 let home = Self::home(self.entries[usize::from(number) - 1].hash);
-                // It stays where its home lies behind the gap.
+                // An entry whose home lies behind the gap stays.
                 if next.wrapping_sub(home) % TABLE >= next.wrapping_sub(slot) % TABLE {
                     self.table[slot] = number;
                     slot = next;

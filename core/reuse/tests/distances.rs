@@ -1,4 +1,4 @@
-//! The sampler beside exact distances.
+//! The sampler against exact distances.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ fn hash(key: u64) -> u64 {
     Random::new(key).next()
 }
 
-/// The share of gets, 0 to 1, that `pages` would have served: even within a bucket.
+/// The share of gets, 0 to 1, that `pages` would have served. Distances are taken as uniform within a bucket.
 fn share(curve: &Curve, pages: u64) -> f64 {
     let at = bucket(pages);
     let below: f32 = curve.gets[..at].iter().sum();
@@ -22,7 +22,7 @@ fn share(curve: &Curve, pages: u64) -> f64 {
     (f64::from(below) + part * f64::from(curve.gets[at])) / weight
 }
 
-/// Exact distances of a client that takes what it gets: keys in the order of their last put.
+/// Exact distances of a client whose gets flush the key: keys in the order of their last put.
 #[derive(Default)]
 struct Exact {
     order: Vec<u64>,
@@ -64,7 +64,7 @@ fn steps(keys: u64, count: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// As long as all keys fit, nothing is estimated.
+    /// While all keys fit, distances are exact.
     #[test]
     fn few_keys_are_counted_exactly(steps in steps(300, 12_000)) {
         let mut sampler = Sampler::default();
@@ -91,7 +91,7 @@ proptest! {
         prop_assert_eq!(curve.live_pages, exact.order.len() as u64);
     }
 
-    /// Whatever hashes come, also equal and adjoining ones.
+    /// Any hashes are handled, also equal and adjacent ones.
     #[test]
     fn any_hashes_do(hashes in prop::collection::vec((0..4_u8, prop_oneof![0..64_u64, any::<u64>()]), 0..9000)) {
         let mut sampler = Sampler::default();
@@ -114,15 +114,14 @@ proptest! {
     }
 }
 
-/// Far pages of a client that goes through them in an order of its own, beyond what can be watched: the mean
-/// error of the curve, as the paper measures it, stays below 0.05.
+/// More keys than the sampler can hold: the mean error of the curve, as the paper measures it, stays below 0.05.
 #[test]
 fn many_keys_are_estimated() {
     for seed in 0..8_u64 {
         let keys = 20_000 + 9_000 * seed;
         let mut sampler = Sampler::default();
         let mut exact = Curve::EMPTY;
-        // Half of the keys are taken at random, the others in turn. Exact distances by a tree over put numbers.
+        // Half of the gets are of random keys, the others in turn. A tree over put numbers gives exact distances.
         let mut tree = vec![0_i32; 1 << 20];
         let (mut puts, mut live) = (0_usize, 0_i32);
         let mut at = vec![usize::MAX; keys as usize];
@@ -172,7 +171,7 @@ fn many_keys_are_estimated() {
     }
 }
 
-/// Pages that are read time and again without being written keep their place in the order.
+/// Pages that are read repeatedly without being put again are not counted as dead.
 #[test]
 fn pages_that_are_read_again_are_not_dead() {
     let mut sampler = Sampler::default();
@@ -186,7 +185,7 @@ fn pages_that_are_read_again_are_not_dead() {
     }
     let curve = sampler.interval();
     assert!(share(&curve, 500) < 0.1 && share(&curve, 1100) > 0.9, "{:?}", share(&curve, 500));
-    // Slots that are read once and written anew are dead meanwhile.
+    // Slots that are read once and then put again are dead in between.
     let mut sampler = Sampler::default();
     for round in 0..5 {
         for key in 0..1000 {
@@ -199,13 +198,13 @@ fn pages_that_are_read_again_are_not_dead() {
         }
     }
     let curve = sampler.interval();
-    // A page that was got counts for the others no more: distances fall from 1000 to 1. But for the first of the four
-    // rounds, when nobody knows yet whether it is dead and it counts for half: from 1000 to 500.
+    // A read page no longer counts in the distances of others, so these fall from 1000 to 1. In the first of the four
+    // rounds, a read page still counts half, because its share is unknown: distances fall from 1000 to 500.
     assert!(curve.live_pages == 1000 && share(&curve, 1023) > 0.99, "{}", curve.live_pages);
     assert!((share(&curve, 500) - 0.375).abs() < 0.02, "{}", share(&curve, 500));
 }
 
-/// A sampler that is off hears nothing.
+/// A stopped sampler ignores all requests.
 #[test]
 fn a_stopped_sampler_learns_nothing() {
     let mut sampler = Sampler::default();

@@ -1,11 +1,11 @@
-//! Who asks, and what they may have: what a frontend wants to know before it serves a connection.
+//! Client identity and access: what a frontend checks before it serves a connection.
 
 use crate::ClientId;
 
-/// How a peer is known.
+/// How a peer identifies itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Identity<'a> {
-    /// A process at the other end of a Unix socket, by the credentials that the kernel vouches for.
+    /// A process at the other end of a Unix socket, by its credentials from the kernel.
     Peer {
         /// User.
         uid: u32,
@@ -19,21 +19,21 @@ pub enum Identity<'a> {
         /// The name, as in Connect.
         nqn: &'a str,
     },
-    /// A name that a frontend's own authentication vouches for (a TLS certificate's subject).
+    /// A name that the frontend has authenticated (from a TLS certificate).
     Name(&'a str),
-    /// A user and the password that it gave. Whoever keeps the clients compares it.
+    /// A user name and a password. The client registry checks the password.
     User {
         /// The client's name.
         name: &'a str,
         /// The password.
         password: &'a [u8],
     },
-    /// A client by the operator's name for it, where the configuration says who it is: a guest, by its channel.
+    /// A client by its configured name, where the configuration assigns the connection to it: a guest, by its channel.
     Client(&'a str),
 }
 
 impl core::fmt::Debug for Identity<'_> {
-    /// Passwords are not shown.
+    /// Omits passwords.
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Peer { uid, gid, pid } => write!(f, "uid {uid}, gid {gid}, process {pid}"),
@@ -45,32 +45,32 @@ impl core::fmt::Debug for Identity<'_> {
     }
 }
 
-/// What a client may have at the same time. Pages are limited by the store's target.
+/// Limits on what a client uses at the same time. Its pages are limited by its target in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Connections, over all frontends.
     pub connections_max: u32,
-    /// Operations under way, over all its connections.
+    /// Operations in progress, over all its connections.
     pub operations_max: u32,
-    /// Bytes of values that the frontends hold for operations under way.
+    /// Bytes of values that the frontends hold for operations in progress.
     pub bytes_max: u64,
 }
 
-/// A connection that was let in. Whoever got it calls [`Access::leave`] once when it ends.
+/// An admitted connection. The frontend calls [`Access::leave`] once when the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// Who it is.
+    /// The client.
     pub client: ClientId,
-    /// What it may have.
+    /// Its limits.
     pub limits: Limits,
 }
 
-/// Why a connection was not let in.
+/// Why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// Nobody of this name may use the store.
+    /// No client with this identity may use the store.
     Unknown,
-    /// The client has as many connections as it may have.
+    /// The client is at its limit of connections.
     Connections,
 }
 
@@ -87,24 +87,24 @@ impl core::error::Error for Denied {}
 
 /// The client registry, as frontends see it.
 pub trait Access: Send + Sync {
-    /// Lets a connection in, and counts it.
+    /// Admits a connection, and counts it.
     ///
     /// # Errors
     /// [`Denied`]: the frontend closes the connection.
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied>;
 
-    /// A connection that [`Self::admit`] let in has ended.
+    /// Reports the end of a connection that [`Self::admit`] admitted.
     fn leave(&self, client: ClientId);
 
-    /// A peer did not prove who it is, otherwise than by a password that [`Self::admit`] was given.
+    /// Counts a failed authentication. Not for passwords: [`Self::admit`] checks and counts those itself.
     fn authentication_failed(&self) {}
 
-    /// Tells `tell` by what name the operator knows a client, for lines in the log; not, if it has none.
+    /// Calls `tell` with the client's name, for log lines. Does not call it for an unknown client.
     fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
         let _ = (client, tell);
     }
 
-    /// The secret that a host must prove to know (DH-HMAC-CHAP), written to `secret`; its length.
-    /// `None` when the host need not authenticate.
+    /// Writes the secret with which a host authenticates (DH-HMAC-CHAP) to `secret`, and returns its length in bytes.
+    /// `None` if the host need not authenticate.
     fn host_secret(&self, nqn: &str, secret: &mut [u8; 64]) -> Option<usize>;
 }

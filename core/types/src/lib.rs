@@ -32,12 +32,12 @@ pub const PAGE_BYTES: usize = 4096;
 /// Most bytes of one value.
 pub const VALUE_BYTES_MAX: usize = 16 << 20;
 
-/// Names a client (a VM, container, process or application). Never reused within a store's life.
+/// The id of a client (a VM, container, process or application). A store never reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u64);
 
-/// Names a pool as one client sees it. Members of a shared pool each have an id of their own, so
-/// that the id alone tells who acts. Never reused within a store's life.
+/// The id of a pool for one client. Each member of a shared pool has an id of its own, so the id also identifies the
+/// client. A store never reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PoolId(pub u64);
 
@@ -57,7 +57,7 @@ impl Key {
     }
 }
 
-/// Pages that a value of `bytes` is billed as: whole pages, at least one.
+/// The number of pages that a value of `bytes` counts as: whole pages, at least one.
 pub const fn billed_pages(bytes: usize) -> u64 {
     let pages = bytes.div_ceil(PAGE_BYTES);
     if pages == 0 { 1 } else { pages as u64 }

@@ -1,11 +1,11 @@
-//! What a pool is, and tmem's flag word for it.
+//! Kinds of pools, and tmem's flag word for them.
 
 use crate::PoolId;
 
-/// What a pool promises about its values.
+/// How long a pool keeps its values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
-    /// A value stays until it is flushed or its pool goes.
+    /// A value stays until it is flushed or its pool is destroyed.
     Persistent,
     /// A value may vanish at any time.
     Ephemeral,
@@ -14,7 +14,7 @@ pub enum Lifetime {
 /// Who may use a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Its client alone.
+    /// Only its client.
     Private,
     /// Every client that the operator has authorised for this UUID.
     Shared {
@@ -23,7 +23,7 @@ pub enum Sharing {
     },
 }
 
-/// What kind of pool a client asks for.
+/// The kind of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSpec {
     /// Whether values may vanish.
@@ -35,27 +35,27 @@ pub struct PoolSpec {
 /// A pool as one client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolInfo {
-    /// The client's id of it.
+    /// Its id for this client.
     pub id: PoolId,
-    /// A small number, 1 or more: no two pools that are there have the same, members of a shared
-    /// pool see the same, and it stays as long as the pool. A namespace's number on the wire.
+    /// A small number from 1: unique among the store's pools, the same for all members of a shared pool, and constant
+    /// while the pool exists. NVMe's namespace id on the wire.
     pub number: u32,
-    /// What kind of pool it is.
+    /// Its kind.
     pub spec: PoolSpec,
-    /// Pages that all its values are billed as.
+    /// Pages that its values count as.
     pub pages: u64,
-    /// Pages set aside for it; 0 for a pool that is not reserved.
+    /// Pages reserved for it; 0 for a pool without a reservation.
     pub reserved_pages: u64,
 }
 
-/// Why a flag word names no pool that can be made.
+/// Why a flag word is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolSpecError {
     /// The version in bits 24 to 31 is not [`PoolSpec::VERSION`].
     Version(u8),
-    /// Bits are set that mean nothing; they are given.
+    /// These unknown bits are set.
     Flags(u32),
-    /// The page size in bits 4 to 7 is not 4 KiB; log2 of the bytes asked for is given.
+    /// The page size in bits 4 to 7 is not 4 KiB. Holds log2 of the requested size in bytes.
     PageSize(u8),
 }
 
@@ -79,12 +79,12 @@ const VERSION_SHIFT: u32 = 24;
 const KNOWN: u32 = PERSIST | SHARED | PAGE_SIZE_MASK | 0xff << VERSION_SHIFT;
 
 impl PoolSpec {
-    /// The version of the pool interface that is spoken, as in Xen's and Linux's tmem.
+    /// The version of the pool interface, as in Xen's and Linux's tmem.
     pub const VERSION: u8 = 1;
 
-    /// A pool of one client whose values stay.
+    /// A private pool whose values stay.
     pub const PERSISTENT: Self = Self { lifetime: Lifetime::Persistent, sharing: Sharing::Private };
-    /// A pool of one client whose values may vanish.
+    /// A private pool whose values may vanish.
     pub const EPHEMERAL: Self = Self { lifetime: Lifetime::Ephemeral, sharing: Sharing::Private };
 
     /// A persistent pool for all clients authorised for `uuid`.
@@ -97,8 +97,8 @@ impl PoolSpec {
         Self { lifetime: Lifetime::Ephemeral, sharing: Sharing::Shared { uuid } }
     }
 
-    /// Reads tmem's flag word (Xen `public/tmem.h`): bit 0 persistent, bit 1 shared, bits 4 to 7
-    /// log2 of the page size less 12, bits 24 to 31 the version. `uuid` counts when bit 1 is set.
+    /// Decodes tmem's flag word (Xen `public/tmem.h`): bit 0 persistent, bit 1 shared, bits 4 to 7
+    /// log2 of the page size minus 12, bits 24 to 31 the version. `uuid` is used only if bit 1 is set.
     pub fn from_flags(flags: u32, uuid: u128) -> Result<Self, PoolSpecError> {
         let version = (flags >> VERSION_SHIFT) as u8;
         if version != Self::VERSION {

@@ -1,47 +1,48 @@
-//! Paged programs: what the supervisor of one tells a daemon of its local frames, and what it is told.
+//! Paged programs: what a program's supervisor reports to a daemon, and the targets that the daemon returns.
 
 use crate::{ClientId, Denied, Statistics};
 
-/// Local frames that a program can't do without, pages: those that one instruction and its system call touch.
+/// Least local frames of a program, pages: enough for all pages that one instruction or system call touches.
 pub const PROGRAM_PAGES_MIN: u64 = 256;
 
-/// Who asks for a program to be counted among others.
+/// A supervisor's request to register its program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration<'a> {
-    /// User of the supervisor, as the kernel vouches for it.
+    /// User of the supervisor, from the kernel.
     pub uid: u32,
     /// Its group.
     pub gid: u32,
     /// Its process.
     pub pid: i32,
-    /// What the program calls itself; nobody vouches for that.
+    /// The name that the supervisor gives for the program; not verified.
     pub program: &'a str,
-    /// Most local frames that its user gave it, pages.
+    /// The limit on local frames that its user set, pages.
     pub local_pages: u64,
-    /// What it holds to now, pages: less than that when a daemon before this one has said so.
+    /// Its present limit, pages. Less than `local_pages` if an earlier daemon gave it a lower target.
     pub budget_pages: u64,
 }
 
-/// What a program did since it began, and what it holds.
+/// A program's counters since its start, and the pages that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramCounters {
     /// Pages that are resident.
     pub resident_pages: u64,
-    /// Of its budget, pages that its evictor keeps free ahead of need.
+    /// Pages of its budget that its evictor keeps free ahead of need.
     pub reserve_pages: u64,
     /// Faults of any kind.
     pub faults: u64,
     /// Faults on a page that was never touched before.
     pub first_touches: u64,
-    /// Faults on a page that had left, for want of local frames.
+    /// Faults on a page that had been paged out.
     pub refaults: u64,
-    /// Pages that left.
+    /// Pages that were paged out.
     pub pages_out: u64,
 }
 
 impl ProgramCounters {
-    /// The same in the words of tmem, with local frames in the place of the store's: a page that wants a frame is a put,
-    /// one that had left for want of a frame a refused put. What finds its page without a fault is seen by nobody.
+    /// The counters as a client's statistics, with local frames in place of the store's pages. A first touch is a
+    /// stored
+    /// put, a fault on a page that was paged out is a refused put and a miss. Accesses without a fault are not counted.
     pub const fn statistics(&self, target_pages: u64) -> Statistics {
         Statistics {
             puts: self.first_touches.saturating_add(self.refaults),
@@ -61,28 +62,28 @@ impl ProgramCounters {
     }
 }
 
-/// What a program is told.
+/// A daemon's answer to a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Orders {
-    /// Local frames that it may hold, pages; `u64::MAX` leaves it what its user gave it.
+    /// Local frames that it may hold, pages. `u64::MAX`: the limit that its user set.
     pub target_pages: u64,
-    /// Whether an operator lets it hold more than its user gave it.
+    /// Whether an operator allows it more frames than its user set.
     pub beyond_local: bool,
-    /// When it is to report again, milliseconds.
+    /// Time until its next report, ms.
     pub interval_ms: u32,
 }
 
-/// The programs of a host, as their frontend sees them.
+/// The registry of a host's programs, as their frontend sees it.
 pub trait Programs: Send + Sync {
-    /// Counts a program in. Whoever got an id calls [`Self::leave`] once when the program has ended.
+    /// Registers a program. The caller calls [`Self::leave`] once when the program has ended.
     ///
     /// # Errors
-    /// [`Denied`]: nobody may do that for this user, or it has as many programs as it may have.
+    /// [`Denied`]: the user may not register programs, or is at its limit of programs.
     fn register(&self, who: Registration<'_>) -> Result<(ClientId, Orders), Denied>;
 
-    /// Takes a program's counters, and says what it may hold.
+    /// Records a program's counters, and returns its target.
     fn report(&self, program: ClientId, counters: ProgramCounters) -> Orders;
 
-    /// A program has ended.
+    /// Removes a program that has ended.
     fn leave(&self, program: ClientId);
 }

@@ -1,4 +1,4 @@
-//! The one request type that every frontend makes.
+//! The request type of all frontends.
 
 use crate::{ClientId, Get, Key, PoolId, PoolSpec, Put, Statistics};
 
@@ -20,7 +20,7 @@ pub enum Request<'a> {
         pool: PoolId,
         /// Under which key.
         key: Key,
-        /// Takes the bytes.
+        /// Buffer for the bytes.
         value: &'a mut [u8],
     },
     /// Remove one value.
@@ -37,21 +37,21 @@ pub enum Request<'a> {
         /// Which object.
         object: u64,
     },
-    /// Ask whether a value is there.
+    /// Check whether a value exists.
     Exists {
         /// Where.
         pool: PoolId,
         /// Under which key.
         key: Key,
     },
-    /// Make a pool; for a shared one that is there already, join it.
+    /// Create a pool; join a shared pool that exists already.
     CreatePool {
         /// For whom.
         client: ClientId,
         /// Of what kind.
         spec: PoolSpec,
     },
-    /// Join a shared pool that is there.
+    /// Join a shared pool that exists.
     JoinPool {
         /// Who.
         client: ClientId,
@@ -86,12 +86,12 @@ pub enum Answer<E> {
     Flushed(u64),
     /// To exists.
     Exists(bool),
-    /// To the making or joining of a pool.
+    /// To the creation or joining of a pool.
     Pool(PoolId),
     /// To the destruction or leaving of a pool.
     Destroyed,
     /// To statistics.
     Statistics(Statistics),
-    /// The request could not be carried out.
+    /// The request failed.
     Failed(E),
 }

@@ -1,14 +1,14 @@
-//! Lines of the log that others can cause as often as they like.
+//! Rate limits for log lines that a peer can cause at any rate.
 
 use alloc::vec::Vec;
 use core::fmt;
 
 use crate::slots::Peer;
 
-/// Lets one line through in each second, and counts the others.
+/// Lets one log line through in each second, and counts the others.
 #[derive(Debug, Default)]
 pub struct Seldom {
-    /// None before the first line.
+    /// When the next line may be written; `None` before the first one.
     next_ms: Option<u64>,
     left_out: u64,
 }
@@ -17,7 +17,7 @@ impl Seldom {
     /// Time between two lines, ms.
     pub const INTERVAL_MS: u64 = 1000;
 
-    /// Whether a line may be written now: then how many were left out since the last one.
+    /// If a line may be written now, the number of lines left out since the last one. `None`: leave this line out.
     pub fn line(&mut self, now_ms: u64) -> Option<u64> {
         if self.next_ms.is_some_and(|next| now_ms < next) {
             self.left_out += 1;
@@ -28,10 +28,11 @@ impl Seldom {
     }
 }
 
-/// Lets a few lines about each peer through in each minute, and counts the others. A peer's flood hides nobody else's lines.
+/// Lets [`Self::LINES_MAX`] log lines about each peer through in each minute, and counts the others. A flood of one
+/// peer does not hide lines about other peers.
 #[derive(Debug, Default)]
 pub struct SeldomOfPeers {
-    /// Those of this minute, the oldest first.
+    /// The peers of the current minute, oldest first.
     known: Vec<OfPeer>,
 }
 
@@ -43,12 +44,12 @@ struct OfPeer {
     left_out: u64,
 }
 
-/// Whose lines were left out.
+/// The peer whose lines were left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// One peer's.
+    /// This peer.
     Peer(Peer),
-    /// Those of peers that came when too many were known.
+    /// All peers beyond [`SeldomOfPeers::PEERS_MAX`] together.
     Others,
 }
 
@@ -63,16 +64,16 @@ impl fmt::Display for Whose {
 }
 
 impl SeldomOfPeers {
-    /// How long a peer's lines are counted together, ms.
+    /// Time over which a peer's lines are counted, ms.
     pub const INTERVAL_MS: u64 = 60_000;
-    /// Lines of a peer in that time.
+    /// Most lines about a peer in that time.
     pub const LINES_MAX: u32 = 4;
-    /// Peers that are told apart.
+    /// Most peers that are counted separately.
     pub const PEERS_MAX: usize = 64;
 
     /// Whether a line about `peer` may be written now.
     pub fn line(&mut self, peer: Peer, now_ms: u64) -> bool {
-        // Those of which nothing is to be said any more.
+        // Drops the peers whose time is over and that had no lines left out.
         self.known.retain(|known| known.left_out > 0 || now_ms < known.until_ms);
         let at = |of| self.known.iter().position(|known| known.of == of);
         let own = Whose::Peer(peer);
@@ -95,8 +96,8 @@ impl SeldomOfPeers {
         false
     }
 
-    /// Whose lines were left out in a time that is over, and how many; to be called until there is nobody. With `u64::MAX`
-    /// every time is over.
+    /// A peer whose time is over, and how many of its lines were left out. Call it until it returns `None`. With
+    /// `now_ms` of `u64::MAX`, the time of every peer is over.
     pub fn left_out(&mut self, now_ms: u64) -> Option<(Whose, u64)> {
         let over = |known: &OfPeer| known.left_out > 0 && known.until_ms <= now_ms;
         let at = self.known.iter().position(over)?;
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(lines(&mut seldom, stranger, 5000), LINES);
         assert!(seldom.line(other, 5001), "another's flood is not this one's");
         assert_eq!(seldom.left_out(4999 + MINUTE), None);
-        // Nobody has said yet what is missing: it is not forgotten.
+        // The number of missing lines was not reported yet, so it is kept.
         assert!(!seldom.line(stranger, 5000 + MINUTE));
         let missing = 1001 - LINES as u64;
         assert_eq!(seldom.left_out(5000 + MINUTE), Some((Whose::Peer(stranger), missing)));

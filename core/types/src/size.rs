@@ -1,16 +1,16 @@
-//! Sizes as people write them.
+//! Sizes in text form, such as `64M`.
 
 /// Names of the steps of 1024 above a byte.
 const STEPS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/// Why a text is no size.
+/// Why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeError {
-    /// It does not begin with a whole number.
+    /// It does not begin with a digit.
     Number,
-    /// What follows the number is no unit.
+    /// The text after the number is not a unit.
     Unit,
-    /// It is more bytes than can be counted.
+    /// It exceeds 64 bits.
     TooLarge,
 }
 
@@ -26,10 +26,10 @@ impl core::fmt::Display for SizeError {
 
 impl core::error::Error for SizeError {}
 
-/// Reads a size in bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. All steps are of 1024.
+/// Parses a size into bytes: `4096`, `64M`, `64MB`, `64MiB`, `2g`. Each unit is 1024 times the one before.
 ///
 /// # Errors
-/// What is not understood.
+/// [`SizeError`].
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

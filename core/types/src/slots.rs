@@ -1,19 +1,19 @@
-//! How many connections a server keeps, and whose go first when there are too many.
+//! The connections of a server: how many it keeps, and which it closes first when there are too many.
 //!
-//! A connection that has not proven who it is costs its peer nothing, so such connections must not keep others out. They
-//! have a share of the places only, each peer has a share of that, and when one of these shares is full the oldest of
-//! them gives way to the newest. A peer that proves who it is within milliseconds is never affected; one that holds connections
-//! without doing so loses its oldest ones, and nobody else's.
+//! Opening a connection without authenticating costs a peer nothing, so unauthenticated connections must not keep
+//! others out. They get only a share of the slots, and each peer a share of that. When one of these shares is full, the
+//! server closes the oldest unauthenticated connection for the newest. A peer that authenticates within milliseconds is
+//! hardly ever affected. A peer that holds unauthenticated connections loses its own oldest ones.
 
 use alloc::collections::VecDeque;
 use core::net::IpAddr;
 
-/// Where a connection comes from, as far as is known before its peer has proven who it is.
+/// The origin of a connection, as known before its peer has authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A user of this host.
     User(u32),
-    /// An address of the network: of IPv6 its first 64 bits, which one host has to itself.
+    /// A network address. Of IPv6 only the first 64 bits, because one host can use all addresses below them.
     Address(IpAddr),
 }
 
@@ -36,33 +36,33 @@ impl Peer {
 pub struct SlotLimits {
     /// All connections.
     pub connections_max: usize,
-    /// Those whose peer has not proven who it is.
+    /// Unauthenticated connections.
     pub unproven_max: usize,
-    /// Those of one peer.
+    /// Unauthenticated connections of one peer.
     pub unproven_of_peer_max: usize,
 }
 
 impl SlotLimits {
-    /// A quarter for connections whose peer has not proven who it is, and a quarter of that for each peer.
+    /// Limits with a quarter of the slots for unauthenticated connections, and a quarter of that for each peer.
     pub const fn quarters(connections_max: usize) -> Self {
         let unproven_max = connections_max.div_ceil(4);
         Self { connections_max, unproven_max, unproven_of_peer_max: unproven_max.div_ceil(4) }
     }
 }
 
-/// The connections of a server, each under a number that the caller gives it.
+/// The connections of a server. The caller numbers them.
 #[derive(Debug)]
 pub struct ConnectionSlots {
     limits: SlotLimits,
-    /// Connections that count: not those that gave way.
+    /// Connections that hold a slot; those in `ending` do not.
     open: usize,
-    /// Those whose peer has not proven who it is, the oldest first.
+    /// The unauthenticated ones, oldest first.
     unproven: VecDeque<(u64, Peer)>,
-    /// Those that gave way, and have not ended yet.
+    /// Displaced connections that have not ended yet.
     ending: VecDeque<u64>,
 }
 
-/// There is no place for one more connection.
+/// There is no slot for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotsFull;
 
@@ -72,10 +72,12 @@ impl ConnectionSlots {
         Self { limits, open: 0, unproven: VecDeque::new(), ending: VecDeque::new() }
     }
 
-    /// Takes a place for a connection that has come. With a number, the connection of that number gives way: the caller ends it.
+    /// Takes a slot for a new connection. If it returns a number, the caller closes the connection with that number,
+    /// which
+    /// was displaced.
     ///
     /// # Errors
-    /// [`SlotsFull`] when all places are taken by peers that have proven who they are, or those that gave way do not end.
+    /// [`SlotsFull`] if authenticated peers hold all slots, or too many displaced connections have not ended.
     pub fn enter(&mut self, number: u64, peer: Peer) -> Result<Option<u64>, SlotsFull> {
         let own = self.unproven_of(peer);
         let loser = if own >= self.limits.unproven_of_peer_max {
@@ -96,12 +98,12 @@ impl ConnectionSlots {
         Ok(gone)
     }
 
-    /// The connection's peer has proven who it is: from now on the connection is safe.
+    /// Marks a connection as authenticated. From now on it is never displaced.
     pub fn prove(&mut self, number: u64) {
         self.unproven.retain(|&(other, _)| other != number);
     }
 
-    /// The connection has ended.
+    /// Removes a connection that has ended.
     pub fn leave(&mut self, number: u64) {
         if let Some(at) = self.ending.iter().position(|&other| other == number) {
             self.ending.remove(at);
@@ -111,12 +113,12 @@ impl ConnectionSlots {
         self.open = self.open.saturating_sub(1);
     }
 
-    /// Whether so many that gave way have not ended yet that a newcomer who needs another's place is refused.
+    /// Whether too many displaced connections have not ended. Until they do, no further connection is displaced.
     pub fn waits_for_ends(&self) -> bool {
         self.ending.len() >= self.limits.unproven_max
     }
 
-    /// Connections that there are, without those that gave way.
+    /// The number of connections that hold a slot.
     pub const fn open(&self) -> usize {
         self.open
     }
@@ -125,7 +127,7 @@ impl ConnectionSlots {
         self.unproven.iter().filter(|(_, other)| *other == peer).count()
     }
 
-    /// The peer with the most connections that have proven nothing; of several, the one with the oldest.
+    /// The peer with the most unauthenticated connections; of several, the one with the oldest connection.
     fn largest(&self) -> Option<Peer> {
         let mut most: Option<(usize, Peer)> = None;
         for &(_, peer) in &self.unproven {
@@ -137,7 +139,7 @@ impl ConnectionSlots {
         most.map(|(_, peer)| peer)
     }
 
-    /// Gives up the place of the peer's oldest connection.
+    /// Takes the slot of the peer's oldest unauthenticated connection, and returns its number.
     fn displace(&mut self, peer: Peer) -> Option<u64> {
         let at = self.unproven.iter().position(|(_, other)| *other == peer)?;
         let (number, _) = self.unproven.remove(at)?;

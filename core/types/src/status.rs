@@ -1,10 +1,10 @@
-//! What the store answers, and what it counts.
+//! The store's answers and counters.
 
-/// The answer to a put. Both kinds are normal: after a refusal the old value of the key is gone.
+/// The answer to a put. A refusal is a normal answer; it removes the key's old value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Put {
-    /// A later get finds the value.
+    /// The value is stored.
     Stored,
     /// Nothing is stored under the key.
     Refused(Refusal),
@@ -21,7 +21,7 @@ pub enum Refusal {
     Frozen,
     /// The value is empty or longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
     Length,
-    /// There is no such pool (any more).
+    /// The pool does not exist.
     NoPool,
 }
 
@@ -32,16 +32,14 @@ pub enum Get {
     Hit(usize),
     /// No value is stored under the key.
     Miss,
-    /// The buffer is shorter than the value, whose length in bytes is given. Nothing was copied
-    /// or consumed.
+    /// The buffer is too short. Holds the value's length in bytes. Nothing was copied or consumed.
     Short(usize),
 }
 
-/// Counters of one client. They only grow (but for the last three, which are levels); a reader takes
-/// differences.
+/// Counters of one client since it was added. The last three fields are present levels, not counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Puts asked for.
+    /// Requested puts.
     pub puts: u64,
     /// Puts that stored their value.
     pub puts_stored: u64,
@@ -51,7 +49,7 @@ pub struct Statistics {
     pub puts_refused_node_full: u64,
     /// Puts refused for another reason: frozen, bad length.
     pub puts_refused_other: u64,
-    /// Gets asked for.
+    /// Requested gets.
     pub gets: u64,
     /// Gets that found a value.
     pub hits: u64,
@@ -63,15 +61,14 @@ pub struct Statistics {
     pub evicted_pages: u64,
     /// Pages that the client holds now.
     pub used_pages: u64,
-    /// Pages that the client may hold; `u64::MAX` is no limit.
+    /// Pages that the client may hold; `u64::MAX` means no limit.
     pub target_pages: u64,
-    /// Pages set aside for the client's reserved pools, which count neither as used nor against the
-    /// target.
+    /// Pages reserved for the client's reserved pools. They count neither as used nor against the target.
     pub reserved_pages: u64,
 }
 
 impl Statistics {
-    /// Pages held beyond the target.
+    /// Pages held above the target.
     pub const fn debt_pages(&self) -> u64 {
         self.used_pages.saturating_sub(self.target_pages)
     }

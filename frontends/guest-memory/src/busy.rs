@@ -1,4 +1,4 @@
-//! Units in work. A thread that finds one busy registers, and is woken when it is free.
+//! Units that a thread works on. Another thread that needs such a unit registers, and is woken when the unit is free.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::Run;
 
-/// The units in work, and whether another thread waits for each.
+/// The busy units, and whether another thread waits for each.
 #[derive(Debug, Default)]
 pub struct Busy {
     units: Mutex<HashMap<u64, bool>>,
@@ -18,7 +18,7 @@ impl Busy {
         self.units.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a unit; false if it is in work, and then its owner learns of the waiter.
+    /// Claims a unit. False if it is busy; [`Self::release`] then tells the owner that a thread waits.
     pub fn claim(&self, unit: u64) -> bool {
         let mut units = self.units();
         match units.get_mut(&unit) {
@@ -33,7 +33,7 @@ impl Busy {
         }
     }
 
-    /// Takes the free units at the start of a run; `None` if the first is in work.
+    /// Claims the free units at the start of a run; `None` if the first is busy.
     pub fn claim_run(&self, run: Run) -> Option<Run> {
         let mut units = self.units();
         let free = run.units().take_while(|unit| !units.contains_key(unit)).count() as u64;
@@ -53,7 +53,7 @@ impl Busy {
         came
     }
 
-    /// Waits until no unit of the run is in work; false if that took longer than `most`.
+    /// Waits until no unit of the run is busy; false if that takes longer than `most`.
     pub fn wait_free(&self, run: Run, most: Duration) -> bool {
         let end = Instant::now() + most;
         let mut units = self.units();

@@ -1,23 +1,23 @@
-//! Why a handover is refused. Each is one line that says what to do.
+//! Why a handover is refused. Each message is one line that says what to do.
 
 use rustix::io::Errno;
 
 /// Why guest memory was not taken over.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
-    /// The monitor connected and went quiet.
+    /// The monitor sent no complete handover in time.
     #[error("the monitor sent no complete handover within {0} s")]
     Late(u64),
     /// It closed the connection first.
     #[error("the monitor closed the connection before its handover was complete")]
     Closed,
-    /// More than any handover needs.
+    /// The message is longer than any handover.
     #[error("the message is longer than {0} bytes")]
     Long(usize),
     /// The text does not follow the handshake.
     #[error("the message is not a handover of {monitor}: {why}")]
     Message {
-        /// Whose handshake was expected.
+        /// The monitor whose handshake was expected.
         monitor: &'static str,
         /// What is wrong with it.
         why: String,
@@ -32,7 +32,7 @@ pub enum Error {
     #[error("no descriptor came with the message; attach the userfaultfd by SCM_RIGHTS")]
     NoDescriptor,
     /// More descriptors than a message can carry.
-    #[error("more descriptors came than the {0} that are taken")]
+    #[error("more than {0} descriptors came")]
     ManyDescriptors(usize),
     /// The first descriptor is another kind of file.
     #[error("the first descriptor is not a userfaultfd but {0}")]
@@ -48,7 +48,7 @@ pub enum Error {
     /// No regions at all.
     #[error("the handover names no region")]
     NoRegion,
-    /// Too many.
+    /// Too many regions.
     #[error("the handover names {0} regions, more than {max}", max = crate::REGIONS_MAX)]
     ManyRegions(usize),
     /// A region of no bytes.
@@ -67,7 +67,7 @@ pub enum Error {
     /// Regions of different page sizes.
     #[error("region {0} has another page size than region 0")]
     MixedPages(usize),
-    /// Not on a page's boundary.
+    /// An address, size or offset is not a multiple of the page size.
     #[error("region {region}: its {what} {value:#x} is not a multiple of its page size")]
     Unaligned {
         /// Which.
@@ -77,10 +77,10 @@ pub enum Error {
         /// The number.
         value: u64,
     },
-    /// It wraps around.
+    /// A region ends beyond the address space.
     #[error("region {0} goes past the end of the address space")]
     Wraps(usize),
-    /// It names a descriptor that was not sent.
+    /// A region names a descriptor that was not sent.
     #[error("region {region} misses its descriptor: it names memory file {file}, and {came} came")]
     Missing {
         /// Which.
@@ -90,7 +90,7 @@ pub enum Error {
         /// How many came.
         came: usize,
     },
-    /// It is longer than its file.
+    /// A region ends beyond its file.
     #[error("region {region} ends at byte {end} of its memory file, which has {bytes}")]
     Beyond {
         /// Which.
@@ -125,7 +125,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// For `map_err`: a system call failed.
+    /// Makes a function for `map_err` that turns an errno into [`Self::System`].
     pub fn system(what: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| Self::System { what, errno }
     }

@@ -15,9 +15,9 @@ use crate::regions::Run;
 
 /// Indexes of an object.
 const INDEX_BITS: u32 = 20;
-/// A page that shrinks by less than this goes to the blade as it is.
+/// A page that compression shrinks by less than this goes to the blade uncompressed.
 const GAIN_BYTES: usize = PAGE_BYTES / 4;
-/// Useless far copies on the blade are removed in batches of this size.
+/// Stale copies on the blade are removed in batches of this size.
 const STALE_MAX: usize = 256;
 const LISTED_KEYS: usize = 1024;
 
@@ -54,19 +54,21 @@ const fn store_key(unit: u64) -> Key {
     Key::new(unit >> INDEX_BITS, (unit & ((1 << INDEX_BITS) - 1)) as u32)
 }
 
-/// A page that leaves again gets a new number, so a key never means two versions of a page.
+/// The blade's key of a handle. A page that leaves again gets a new handle, so a key never names two versions of a
+/// page.
 const fn blade_key(handle: u64) -> Key {
     Key::new(handle >> INDEX_BITS, (handle & ((1 << INDEX_BITS) - 1)) as u32)
 }
 
 impl Far {
-    /// Pages go to the store's pool, and to the blade if the store is full.
+    /// The tiers: pages go to the store's pool, and to the blade if the store refuses them.
     pub fn new(store: Option<(Store, PoolId)>, blade: Option<Blade>) -> Self {
         Self { store, blade, scratch: Mutex::new(Scratch::new()) }
     }
 
-    /// Moves the pages of a run to the tiers. Writes the place of each to `places`; near for one that
-    /// no tier accepted.
+    /// Copies the pages of a run to the tiers. Writes the place of each to `places`. A page that no tier accepted keeps
+    /// its
+    /// entry.
     pub fn put(&self, map: &Map, run: Run, pages: &[PageBuf], places: &mut [PageLocation]) {
         if let Some((store, pool)) = &self.store {
             let mut scratch = lock(&self.scratch);
@@ -97,7 +99,7 @@ impl Far {
         }
     }
 
-    /// Removes a useless copy. On the blade this happens later.
+    /// Removes a stale copy. On the blade this happens later.
     pub fn forget(&self, unit: u64, place: PageLocation) {
         match (place, &self.store, &self.blade) {
             (PageLocation::Store, Some((store, pool)), _) => {
@@ -108,7 +110,7 @@ impl Far {
         }
     }
 
-    /// Removes copies that the map does not name: a manager was killed before it removed them.
+    /// Removes copies that the map does not name, left by a manager that was killed before it removed them.
     pub fn forget_strays(&self, map: &Map) {
         if let Some((store, pool)) = &self.store {
             forget_in_store(store, *pool, map);
@@ -118,7 +120,7 @@ impl Far {
         }
     }
 
-    /// Keeps connections alive and removes useless copies. May take as long as the blade's timeout.
+    /// Keeps connections alive and removes stale copies. May take as long as the blade's timeout.
     pub fn tend(&self) {
         if let Some(blade) = &self.blade {
             blade.carriers.iter().for_each(|carrier| carrier.tend());
@@ -139,7 +141,7 @@ impl Far {
     }
 }
 
-/// Keys of the store whose page is near, or on the blade.
+/// Removes the store's copies of pages that the map places elsewhere.
 fn forget_in_store(store: &Store, pool: PoolId, map: &Map) {
     let mut from = None;
     let mut keys = vec![Key::new(0, 0); LISTED_KEYS];
@@ -167,8 +169,9 @@ impl Blade {
         Self { seal, carriers, buffers, stale: Mutex::default() }
     }
 
-    /// Sends the pages at `which`. One is safe when blade and mirror have it, or one of them while the other is
-    /// down.
+    /// Sends the pages at the indexes `which`. A page is safe if blade and mirror have it, or one of them while the
+    /// other
+    /// is down.
     fn put(&self, map: &Map, which: &[usize], pages: &[PageBuf], places: &mut [PageLocation]) {
         let mut buffers = lock(&self.buffers);
         let SendBuffers { sealed, packed, table } = &mut *buffers;
@@ -259,7 +262,7 @@ impl Blade {
         self.flush(&keys);
     }
 
-    /// A copy that can't be removed now stays until the pool is destroyed.
+    /// Removes copies. A copy that can't be removed now stays until the pool is destroyed.
     fn flush(&self, keys: &[Key]) {
         for carrier in self.carriers.iter().filter(|_| !keys.is_empty()) {
             for part in keys.chunks(WRITE_PAGES_MAX) {

@@ -18,16 +18,16 @@ use crate::steps::{Filled, World};
 
 /// Bytes in a block, as stat(2) counts them.
 const BLOCK_BYTES: u64 = 512;
-/// How long a fault waits before it is tried again when the host has no memory for the page.
+/// Pause before a fault is tried again after the host had no memory for the page.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why the manager can't go on with a guest.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Fatal {
-    /// Its process has ended.
+    /// The guest's process has ended.
     #[error("the monitor has ended")]
     Gone,
-    /// Another process created an empty page in the memory file in place of a far one.
+    /// Another process created a page in the memory file in place of a far one.
     #[error(
         "the page at {0:#x} was far and something other than the manager put another one there: only the monitor may \
          have the memory mapped"
@@ -104,7 +104,7 @@ impl Guest {
         !self.files.is_empty()
     }
 
-    /// What can be polled for messages.
+    /// The descriptor to poll for messages.
     pub fn events(&self) -> BorrowedFd<'_> {
         self.uffd.as_fd()
     }
@@ -112,7 +112,7 @@ impl Guest {
     /// The next message, which stays in the map until [`Map::clear_message`].
     ///
     /// # Errors
-    /// `AGAIN` when there is none.
+    /// `AGAIN` if there is none.
     pub fn receive(&self) -> Result<Message, Errno> {
         self.map.receive(|raw| self.uffd.read_raw(raw)).map(|raw| decode(&raw))
     }
@@ -130,8 +130,8 @@ impl Guest {
         }
     }
 
-    /// Handles a range that the monitor has unmapped or moved: no page of its regions leaves any
-    /// more.
+    /// Handles a range that the monitor has unmapped or moved: from now on no page of the regions that it touches
+    /// leaves.
     pub fn leave(&self, start: u64, end: u64) {
         for (region, left) in self.layout.regions().iter().zip(&self.left) {
             if region.address < end && start < region.address + region.bytes {
@@ -154,20 +154,20 @@ impl Guest {
         Ok(())
     }
 
-    /// Where a run lies in the monitor's memory: address and bytes.
+    /// The range of a run in the monitor's memory: address and bytes.
     fn range(&self, run: Run) -> (usize, usize) {
         let (region, inside) = self.layout.locate(run.first);
         ((region.address + inside) as usize, (run.count * self.layout.unit_bytes()) as usize)
     }
 
-    /// Where it lies in its memory file.
+    /// The range of a run in its memory file: file, offset and bytes.
     fn in_file(&self, run: Run) -> Option<(&OwnedFd, u64, u64)> {
         let (region, inside) = self.layout.locate(run.first);
         let file = self.files.get(region.file)?;
         Some((file, region.offset + inside, run.count * self.layout.unit_bytes()))
     }
 
-    /// The first run with contents in a region, from a unit of it on.
+    /// The first run with contents in a region, at or after the unit `from`.
     fn present_in(&self, region: &Region, from: u64) -> Option<Run> {
         let unit_bytes = self.layout.unit_bytes();
         let file = self.files.get(region.file)?;
@@ -239,7 +239,7 @@ impl World for Guest {
         match self.uffd.unprotect(address, bytes) {
             Ok(()) => Ok(()),
             Err(Errno::SRCH) => Err(Fatal::Gone),
-            // An event is unread: the writer faults once more, and is released then.
+            // An event is unread: the writer faults again, and is released then.
             Err(_) => self.wake(run),
         }
     }
@@ -250,7 +250,7 @@ impl World for Guest {
         Ok(())
     }
 
-    /// Uses read, which does not fill holes; an access through a mapping would.
+    /// Reads by pread(2), which does not fill holes. An access through a mapping would.
     fn read(&self, run: Run, pages: &mut [PageBuf]) -> Result<bool, Fatal> {
         let Some((file, offset, _)) = self.in_file(run) else { return Ok(false) };
         let mut offsets = (offset..).step_by(PAGE_BYTES);
@@ -276,7 +276,7 @@ impl World for Guest {
         if rustix::fs::fallocate(file, mode, offset, bytes).is_err() {
             return Ok(false);
         }
-        // A page of a huge one that the kernel can't split becomes zeros and stays.
+        // If the kernel can't split a huge page, the punched part becomes zeros but stays allocated.
         match rustix::fs::seek(file, SeekFrom::Data(offset)) {
             Ok(data) if data < offset + bytes => {
                 Err(Fatal::Unpunched((self.range(run).0 as u64) + data - offset))
@@ -366,7 +366,7 @@ impl World for Guest {
         for region in self.layout.regions() {
             let (address, bytes) = (region.address as usize, region.bytes as usize);
             if self.pages_out() {
-                // If an event is unread, each writer's own fault releases it.
+                // If an event is unread, this fails, and each writer's own fault releases it.
                 let _ = self.uffd.unprotect(address, bytes);
             }
             self.uffd.wake(address, bytes);

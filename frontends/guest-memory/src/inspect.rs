@@ -1,4 +1,4 @@
-//! Inspects the descriptors of a handover, independent of its message.
+//! Checks the descriptors of a handover, independently of its message.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -15,7 +15,7 @@ const UFFD_NAME: &str = "anon_inode:[userfaultfd]";
 /// UFFD_FEATURE_WP_ASYNC
 const WP_ASYNC: u64 = 1 << 15;
 
-/// The inspected descriptors of a handover.
+/// The checked descriptors of a handover.
 #[derive(Debug)]
 pub struct Inspected {
     /// The userfaultfd.
@@ -26,10 +26,10 @@ pub struct Inspected {
     pub lengths: Vec<u64>,
 }
 
-/// Inspects the descriptors of a handover, the userfaultfd first.
+/// Checks the descriptors of a handover, of which the first must be the userfaultfd.
 ///
 /// # Errors
-/// Which of them is invalid.
+/// Says which of them is invalid.
 pub fn inspect(handshake: Handshake, mut came: Vec<OwnedFd>) -> Result<Inspected, Error> {
     if came.is_empty() {
         return Err(Error::NoDescriptor);
@@ -37,7 +37,7 @@ pub fn inspect(handshake: Handshake, mut came: Vec<OwnedFd>) -> Result<Inspected
     let files = came.split_off(1);
     let uffd = came.remove(0);
     check_userfaultfd(uffd.as_fd(), handshake.pages_out())?;
-    // Firecracker's memory is private: close all other descriptors.
+    // Firecracker's memory is private, so all other descriptors are closed.
     let files = if handshake.pages_out() { files } else { Vec::new() };
     let lengths = files.iter().enumerate();
     let lengths = lengths
@@ -62,11 +62,10 @@ fn check_userfaultfd(file: BorrowedFd<'_>, pages_out: bool) -> Result<(), Error>
     Ok(())
 }
 
-/// Checks that each region is registered for write-protection. As a side effect, protected pages become
-/// writable.
+/// Checks that each region is registered for write-protection. As a side effect, this makes protected pages writable.
 ///
 /// # Errors
-/// The first that is not.
+/// [`Error::Unregistered`] with the first region that is not.
 pub fn check_registered(uffd: BorrowedFd<'_>, layout: &Layout) -> Result<(), Error> {
     let uffd = Uffd::from_number(uffd.as_raw_fd());
     for (at, region) in layout.regions().iter().enumerate() {
@@ -79,7 +78,7 @@ pub fn check_registered(uffd: BorrowedFd<'_>, layout: &Layout) -> Result<(), Err
     Ok(())
 }
 
-/// The features that a userfaultfd was opened with, of its `API:` line.
+/// The features with which a userfaultfd was opened, from the `API:` line of its fdinfo.
 fn features_of(fdinfo: &str) -> Option<u64> {
     let line = fdinfo.lines().find_map(|line| line.strip_prefix("API:"))?;
     u64::from_str_radix(line.trim().split(':').nth(1)?, 16).ok()

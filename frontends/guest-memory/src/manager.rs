@@ -18,10 +18,10 @@ use crate::map::{Counter, Mark, PageLocation};
 use crate::regions::Run;
 use crate::steps::{self, Answered, World};
 
-/// Pages that leave together.
+/// Most pages that leave together.
 const WINDOW: u64 = 64;
-/// While an event is unread no page can leave. A fault retries this often, with this pause, before it exceeds the
-/// target.
+/// While an event is unread, no page can leave. A fault retries this many times, with this pause, before it exceeds
+/// the target.
 const TRIES: u32 = 100;
 const TRY_PAUSE: Duration = Duration::from_micros(200);
 /// Pause of all evictions after one that freed nothing.
@@ -31,9 +31,9 @@ const FREE_PART: u64 = 32;
 const FREE_WINDOWS: u64 = 2;
 /// Interval of checks for the manager's end, and of memory measurements.
 const TICK: Duration = Duration::from_millis(50);
-/// How often the tiers are tended.
+/// Interval of [`Far::tend`].
 const TEND: Duration = Duration::from_secs(1);
-/// How long the removal of a range waits for pages of it in flight.
+/// Longest time that the removal of a range waits for its pages in progress.
 const REMOVE_WAIT: Duration = Duration::from_secs(60);
 
 /// Settings of a manager.
@@ -48,7 +48,7 @@ pub struct Settings {
 /// Why a manager ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The guest's process did.
+    /// The guest's process ended.
     Monitor,
     /// All pages were brought back on request.
     Left,
@@ -210,13 +210,13 @@ impl Manager {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Records why the manager can't continue; the main thread ends it.
+    /// Records why the manager can't continue. The main thread then ends it.
     fn give_up(&self, fatal: Fatal) {
         lock(&self.fatal).get_or_insert(fatal);
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// A handler.
+    /// The main function of a handler.
     fn answer_faults(&self) {
         let mut page = vec![0; self.guest.layout().unit_bytes() as usize];
         while !self.stops() {
@@ -240,8 +240,9 @@ impl Manager {
         }
     }
 
-    /// Waits for a message; the caller holds the event lock. Returns a fault that this handler must
-    /// answer. Events are processed before it returns.
+    /// Waits for a message, while the caller holds the event lock. Processes an event before it returns. Returns the
+    /// unit
+    /// of a fault that this handler must answer, and whether the unit is write-protected.
     fn next_fault(&self) -> Result<Option<(u64, bool)>, Fatal> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
         let mut polled = [PollFd::from_borrowed_fd(self.guest.events(), PollFlags::IN)];
@@ -263,7 +264,7 @@ impl Manager {
                     self.guest.refuse(address);
                     return Ok(None);
                 };
-                // The thread that works on it wakes the faulting one, which faults again.
+                // If the unit is busy, the thread that works on it wakes the faulting one, which faults again.
                 Ok(self.busy.claim(unit).then_some((unit, protected)))
             }
             event => {
@@ -277,7 +278,7 @@ impl Manager {
         let (start, end) = match event {
             Message::Remove { .. } => {
                 return steps::follow_removal(&self.guest, |run| {
-                    // Pages in flight arrive before the contents are discarded.
+                    // Pages in progress are placed before the contents are discarded.
                     self.busy.wait_free(run, REMOVE_WAIT);
                     self.guest.map().count(Counter::Removed, run.count);
                 });
@@ -312,12 +313,12 @@ impl Manager {
         Ok(())
     }
 
-    /// Makes room for one page more, unless nothing can leave.
+    /// Makes room for one more page, unless no page can leave.
     fn make_room(&self) -> Result<(), Fatal> {
         if !self.guest.pages_out() {
             return Ok(());
         }
-        // Each of the other handlers may be about to place a page, too.
+        // Each handler may be about to place a page.
         let slack = self.settings.handlers as u64 * self.guest.layout().unit_bytes();
         let most = self.settings.local_bytes.saturating_sub(slack);
         let mut tries = 0;
@@ -365,8 +366,9 @@ impl Manager {
         }
     }
 
-    /// Evicts the next window of pages if the guest's memory has more than `most` bytes; false if none of it
-    /// left. If all tiers are full, or no page can leave, evictions pause for a while.
+    /// Evicts the next window of pages if the guest's memory takes more than `most` bytes; false if no page of the
+    /// window
+    /// left. If all tiers are full, or no page can leave, evictions pause for [`STUCK_PAUSE`].
     fn evict_window(&self, most: u64) -> Result<bool, Fatal> {
         let mut buffers = lock(&self.eviction_buffers);
         // Another thread may have evicted every page meanwhile: then there is no reason to pause.
@@ -437,7 +439,7 @@ impl Manager {
     /// Brings every page in and releases the guest; false if it must be retried.
     fn leave(&self) -> bool {
         self.leaving.store(true, Ordering::Relaxed);
-        // Whoever evicts ends the window first.
+        // Waits until the thread that evicts has finished its window.
         drop(lock(&self.eviction_buffers));
         let mut page = vec![0; self.guest.layout().unit_bytes() as usize];
         for unit in 0..self.guest.layout().units() {
@@ -457,7 +459,7 @@ impl Manager {
         }
     }
 
-    /// Brings one page in that the guest would miss without a manager.
+    /// Brings one page in, if the guest would miss it without a manager.
     fn bring_back(&self, unit: u64, page: &mut [u8]) -> Result<(), Fatal> {
         let missed = || match self.guest.place(unit) {
             PageLocation::Near => !self.guest.pages_out(),

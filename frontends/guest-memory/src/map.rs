@@ -7,10 +7,10 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Words before the first page's: marks, the message in processing, counters.
+/// Words before that of the first page: marks, the message that is being processed, counters.
 const HEADER_WORDS: usize = 512;
 const MAGIC: u64 = u64::from_le_bytes(*b"guestmm1");
-/// Where the last message of the kernel lies.
+/// Index of the first word of the kernel's last message.
 const MESSAGE_WORD: usize = 8;
 const MESSAGE_BYTES: usize = 32;
 const COUNTERS_WORD: usize = 64;
@@ -19,12 +19,12 @@ const WORD_BYTES: usize = 8;
 const KIND_BITS: u32 = 3;
 const LENGTH_BITS: u32 = 13;
 
-/// The place of a page that is not in the guest's memory.
+/// The place of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageLocation {
-    /// In the guest's memory; if it is not there, it was never touched.
+    /// In the guest's memory, or never touched.
     Near,
-    /// Removed by the guest: zeros, whatever its initial contents.
+    /// Removed by the guest: zeros, regardless of its initial contents.
     Emptied,
     /// In the store.
     Store,
@@ -38,7 +38,7 @@ pub enum PageLocation {
 }
 
 impl PageLocation {
-    /// Whether the page must be fetched before it can be touched.
+    /// Whether the page must be fetched from a tier.
     pub const fn is_far(self) -> bool {
         matches!(self, Self::Store | Self::Blade { .. })
     }
@@ -73,15 +73,15 @@ impl PageLocation {
 pub enum Mark {
     /// The next number for a page on the blade.
     Handle = 2,
-    /// The first number that may be on the blade although no page names it.
+    /// The first of the numbers that may be on the blade although no page names them.
     PendingHandle = 3,
-    /// How many there are.
+    /// How many such numbers there are.
     PendingCount = 4,
     /// Where the search for victims continues.
     Hand = 5,
     /// Nonzero: bring every page back and release the guest.
     Leave = 6,
-    /// Managers that became ready.
+    /// Number of managers that became ready.
     Ready = 7,
     /// When the last manager died, ns of the monotonic clock.
     DiedNs = 12,
@@ -149,7 +149,7 @@ impl Map {
         Ok(map)
     }
 
-    /// The map that another process made.
+    /// Opens the map that another process created.
     ///
     /// # Errors
     /// `INVAL` if the file is not a map of `units` pages; those of mmap(2).
@@ -179,12 +179,12 @@ impl Map {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < Self::words(self.units), "a word of the map");
-        // SAFETY: the mapping has that many words, lives as long as `self`, and is only ever read and written
-        // as atomic words (but for the message's, which have one writer).
+        // SAFETY: the mapping has that many words and lives as long as `self`. It is read and written only as atomic
+        // words, except the words of the message, which have one writer.
         unsafe { &*((self.address as *const AtomicU64).add(at)) }
     }
 
-    /// How many pages it knows.
+    /// Number of pages.
     pub const fn units(&self) -> u64 {
         self.units
     }
@@ -194,14 +194,15 @@ impl Map {
         &self.file
     }
 
-    /// The place of a page. An invalid entry counts as near, so that nothing is fetched for it.
+    /// The place of a page. An invalid entry counts as near, so no page is fetched for it.
     pub fn place(&self, unit: u64) -> PageLocation {
         let word = self.word(HEADER_WORDS + unit as usize).load(Ordering::Acquire);
         PageLocation::of(word).unwrap_or(PageLocation::Near)
     }
 
-    /// Sets the place of a page with a single store: a killed process has done it or not, after everything
-    /// before it.
+    /// Sets the place of a page with a single store. If the process is killed, it has done this completely or not at
+    /// all,
+    /// and only after everything before it.
     pub fn set_place(&self, unit: u64, place: PageLocation) {
         compiler_fence(Ordering::SeqCst);
         self.word(HEADER_WORDS + unit as usize).store(place.word(), Ordering::Release);
@@ -213,7 +214,7 @@ impl Map {
         self.word(mark as usize).load(Ordering::Acquire)
     }
 
-    /// Leaves a mark.
+    /// Sets a mark.
     pub fn set_mark(&self, mark: Mark, value: u64) {
         self.word(mark as usize).store(value, Ordering::Release);
     }
@@ -226,7 +227,7 @@ impl Map {
         first
     }
 
-    /// Counts.
+    /// Adds to a counter.
     pub fn count(&self, counter: Counter, by: u64) {
         self.word(COUNTERS_WORD + counter as usize).fetch_add(by, Ordering::Relaxed);
     }
@@ -236,18 +237,18 @@ impl Map {
         self.word(COUNTERS_WORD + counter as usize).fetch_max(value, Ordering::Relaxed);
     }
 
-    /// What was counted.
+    /// Reads a counter.
     pub fn counted(&self, counter: Counter) -> u64 {
         self.word(COUNTERS_WORD + counter as usize).load(Ordering::Relaxed)
     }
 
-    /// How many pages are far.
+    /// Number of far pages.
     pub fn far(&self) -> u64 {
         (0..self.units).filter(|&unit| self.place(unit).is_far()).count() as u64
     }
 
-    /// Makes the kernel write its next message here, where it outlives this process: a message can be read only
-    /// once. The caller is the only reader of messages.
+    /// Reads the kernel's next message into the map, where it outlives this process, because a message can be read only
+    /// once. The caller holds the event lock.
     ///
     /// # Errors
     /// Those of `read`.
@@ -256,7 +257,7 @@ impl Map {
         read: impl FnOnce(&mut [u8; MESSAGE_BYTES]) -> Result<(), Errno>,
     ) -> Result<[u8; MESSAGE_BYTES], Errno> {
         let place = self.word(MESSAGE_WORD).as_ptr().cast::<[u8; MESSAGE_BYTES]>();
-        // SAFETY: four words of the header that nobody else uses: the caller holds the event lock.
+        // SAFETY: four words of the header. The caller holds the event lock, so no other thread uses them.
         let message = unsafe { &mut *place };
         read(message)?;
         Ok(*message)
@@ -282,7 +283,7 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         let bytes = Self::words(self.units) * WORD_BYTES;
-        // SAFETY: this object owns the mapping, and no borrow of it is left.
+        // SAFETY: this object owns the mapping, and no borrow of it remains.
         let _ = unsafe { rustix::mm::munmap(self.address as *mut _, bytes) };
     }
 }

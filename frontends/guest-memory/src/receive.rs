@@ -29,7 +29,7 @@ pub struct Received {
 /// Receives a handover. Closes the descriptors of one that fails.
 ///
 /// # Errors
-/// What is wrong with it, or that it did not come within `within`.
+/// Says what is wrong with it, or that it did not arrive within `within`.
 pub fn receive(
     socket: impl AsFd,
     handshake: Handshake,
@@ -170,7 +170,7 @@ mod tests {
         let held = [theirs.as_fd(); 8];
         send(&theirs, b"nonsense", &held);
         assert!(matches!(receive(&ours, Handshake::Firecracker, LONG), Err(Error::Message { .. })));
-        // Other tests open and close files meanwhile; eight more would be ours.
+        // Other tests open and close files meanwhile, but not eight more.
         assert!(open_here() < before + 8);
     }
 }

@@ -9,7 +9,7 @@ const LARGE: u64 = 2 << 20;
 /// End of the address space (five levels of page tables).
 const ADDRESS_END: u64 = 1 << 56;
 
-/// A region as the monitor names it.
+/// A region as the monitor names it, unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
     /// Where it lies in the monitor's memory.
@@ -24,8 +24,7 @@ pub struct Claimed {
     pub file: usize,
 }
 
-/// A region that was checked. A *unit* is a page of the guest, whatever its size; units are counted through
-/// all regions.
+/// A checked region. A *unit* is a page of the guest, of whatever size. Units are numbered across all regions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
     /// Where it lies in the monitor's memory.
@@ -48,7 +47,7 @@ pub struct Layout {
     units: u64,
 }
 
-/// Units in a row.
+/// Consecutive units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first.
@@ -75,10 +74,10 @@ impl Run {
 }
 
 impl Layout {
-    /// Checks what a monitor names against the lengths of the memory files that came.
+    /// Checks a monitor's regions against the lengths of the received memory files.
     ///
     /// # Errors
-    /// What is wrong with the first invalid region.
+    /// Says what is wrong with the first invalid region.
     pub fn check(claimed: &[Claimed], files: &[u64], paged_out: bool) -> Result<Self, Error> {
         if claimed.is_empty() {
             return Err(Error::NoRegion);
@@ -119,7 +118,7 @@ impl Layout {
         self.unit_bytes
     }
 
-    /// How many units there are.
+    /// Number of units.
     pub const fn units(&self) -> u64 {
         self.units
     }
@@ -129,7 +128,7 @@ impl Layout {
         self.units * self.unit_bytes
     }
 
-    /// The unit that an address lies in.
+    /// The unit that contains an address.
     pub fn unit_of(&self, address: u64) -> Option<u64> {
         let region = self.regions.partition_point(|region| region.address <= address);
         let region = &self.regions[region.checked_sub(1)?];
@@ -137,14 +136,14 @@ impl Layout {
         (inside < region.bytes).then(|| region.first + inside / self.unit_bytes)
     }
 
-    /// The region of a unit, and where the unit begins in it.
+    /// The region of a unit, and the unit's offset in it.
     pub fn locate(&self, unit: u64) -> (&Region, u64) {
         let region = self.regions.partition_point(|region| region.first <= unit);
         let region = &self.regions[region.saturating_sub(1)];
         (region, (unit - region.first) * self.unit_bytes)
     }
 
-    /// Cuts a run so that it ends with the region that it begins in.
+    /// Cuts a run at the end of the region in which it begins.
     pub fn within_region(&self, run: Run) -> Run {
         let (region, inside) = self.locate(run.first);
         let left = (region.bytes - inside) / self.unit_bytes;
@@ -184,7 +183,7 @@ fn check_one(
     }
     let numbers = [("address", region.address), ("size", region.bytes), ("offset", region.offset)];
     for (what, value) in numbers {
-        // A memory file of large pages may still lie at small offsets.
+        // In a memory file, a region of large pages may begin at any small page.
         let step = if what == "offset" { SMALL } else { page_bytes };
         if !value.is_multiple_of(step) {
             return Err(Error::Unaligned { region: at, what, value });
@@ -287,7 +286,7 @@ mod tests {
         assert_eq!(with(|bad| bad.address = 0x1000_3000), Error::Overlap(0, 1));
         assert_eq!(with(|bad| bad.address = 0x0fff_d000), Error::Overlap(0, 1));
         assert_eq!(with(|bad| bad.offset = 0x3000), Error::FileOverlap(0, 1));
-        // Side by side is no overlap.
+        // Adjacent regions do not overlap.
         assert!(check(&[good.clone(), region(0x1000_4000, 4, 0x4000)]).is_ok());
         for line in [with(|bad| bad.file = 1), Error::NoRegion, Error::Late(5)] {
             assert!(!line.to_string().contains('\n'));

@@ -19,7 +19,7 @@ use crate::{PageLocation, Run};
 pub enum Filled {
     /// It was placed, and waiting threads continue.
     Done,
-    /// A page is there already.
+    /// A page is present already.
     There,
     /// Not now: an event is unread.
     Later,
@@ -42,18 +42,18 @@ pub enum Answered {
     Later,
 }
 
-/// The objects of the steps: the guest's memory, the map, the tiers.
+/// The objects on which the steps act: the guest's memory, the map, the tiers.
 pub trait World {
     /// Why the manager can't continue at all.
     type Fatal;
     /// The bytes of one unit.
     type Page: ?Sized;
-    /// Room for the contents of a run.
+    /// A buffer for the contents of a run.
     type Pages: ?Sized;
 
     /// The map's entry of a unit.
     fn place(&self, unit: u64) -> PageLocation;
-    /// Writes it to the map.
+    /// Sets the map's entry of a unit.
     fn set_place(&self, unit: u64, place: PageLocation) -> Result<(), Self::Fatal>;
     /// The map's entry for a unit whose contents the guest discards.
     fn emptied(&self) -> PageLocation;
@@ -65,7 +65,8 @@ pub trait World {
     fn wake(&self, run: Run) -> Result<(), Self::Fatal>;
     /// Reads the memory's contents; false if that failed.
     fn read(&self, run: Run, pages: &mut Self::Pages) -> Result<bool, Self::Fatal>;
-    /// Moves pages to the tiers. `places` gets their places, near for one that no tier accepted.
+    /// Copies pages to the tiers, and writes their places to `places`. The entry of a page that no tier accepted stays
+    /// near.
     fn put(
         &self,
         run: Run,
@@ -92,11 +93,11 @@ pub trait World {
     fn fill(&self, unit: u64, page: &Self::Page) -> Result<Filled, Self::Fatal>;
     /// Makes touching the unit a SIGBUS.
     fn poison(&self, unit: u64) -> Result<(), Self::Fatal>;
-    /// Removes a useless far copy.
+    /// Removes a stale far copy.
     fn forget(&self, unit: u64, place: PageLocation) -> Result<(), Self::Fatal>;
     /// Reports a page in the memory that only this manager may place, but did not.
     fn foreign(&self, unit: u64) -> Self::Fatal;
-    /// The next run of units that the memory has contents of, from a unit on.
+    /// The next run of units with contents in the memory, at or after the unit `from`.
     fn present(&self, from: u64) -> Result<Option<Run>, Self::Fatal>;
     /// The run whose removal was read from the kernel but not fully processed.
     fn noted(&self) -> Vec<Run>;
@@ -108,8 +109,8 @@ pub trait World {
     fn release_all(&self) -> Result<(), Self::Fatal>;
 }
 
-/// Evicts a run from the guest's memory. Returns how many pages left, and how many no tier accepted; `None` if that
-/// is impossible now. No other thread works on its units meanwhile.
+/// Evicts a run from the guest's memory. Returns how many pages left, and how many no tier accepted; `None` if eviction
+/// is impossible now. The caller has claimed the run's units.
 ///
 /// # Errors
 /// A fatal error of the world.
@@ -133,7 +134,7 @@ pub fn evict<W: World>(
         if place.is_far() {
             let before = world.place(unit);
             world.set_place(unit, place)?;
-            // Of contents that the guest's memory had replaced.
+            // The old copy is of contents that the guest's memory has replaced.
             if before.is_far() && before != place {
                 world.forget(unit, before)?;
             }
@@ -168,10 +169,10 @@ fn parts(run: Run, places: &[PageLocation]) -> impl Iterator<Item = (Run, bool)>
     })
 }
 
-/// Answers a fault on a missing page. No other thread works on the unit meanwhile.
+/// Answers a fault on a missing page. The caller has claimed the unit.
 ///
 /// # Errors
-/// What the world can't go on after.
+/// A fatal error of the world.
 pub fn bring_in<W: World>(world: &W, unit: u64, page: &mut W::Page) -> Result<Answered, W::Fatal> {
     let place = world.place(unit);
     let far = place.is_far();
@@ -194,11 +195,11 @@ pub fn bring_in<W: World>(world: &W, unit: u64, page: &mut W::Page) -> Result<An
     }
 }
 
-/// Processes the removal that was read from the kernel, if any. `wait` returns when no thread works on the run's units
-/// any more, and none starts before this has ended.
+/// Processes the removal that was read from the kernel, if any. `wait` must return when no thread works on the run's
+/// units; none may start until this function returns.
 ///
 /// # Errors
-/// What the world can't go on after.
+/// A fatal error of the world.
 pub fn follow_removal<W: World>(world: &W, wait: impl Fn(Run)) -> Result<(), W::Fatal> {
     for run in world.noted() {
         wait(run);
@@ -207,7 +208,7 @@ pub fn follow_removal<W: World>(world: &W, wait: impl Fn(Run)) -> Result<(), W::
     world.clear_note()
 }
 
-/// The guest discards a run's contents.
+/// Discards a run's contents on the guest's request.
 fn remove<W: World>(world: &W, run: Run) -> Result<(), W::Fatal> {
     for unit in run.units() {
         let place = world.place(unit);
@@ -224,7 +225,7 @@ fn remove<W: World>(world: &W, run: Run) -> Result<(), W::Fatal> {
 /// Completes what a killed manager left unfinished. No other thread works on the guest meanwhile.
 ///
 /// # Errors
-/// What the world can't go on after.
+/// A fatal error of the world.
 pub fn recover<W: World>(world: &W) -> Result<(), W::Fatal> {
     follow_removal(world, |_| ())?;
     let mut from = 0;

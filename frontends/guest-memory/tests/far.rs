@@ -1,4 +1,4 @@
-//! Where pages go: the store, a blade for the rest, what is safe there, and what a killed manager leaves.
+//! The tiers of a guest: the store, a blade for refused pages, when a page is safe, and remains of killed managers.
 
 use std::collections::HashMap;
 use std::io;
@@ -105,7 +105,7 @@ fn blade(ways: &[&Way]) -> Blade {
     Blade::new(Seal::encrypted(&[7; 32]), ways.iter().map(carrier).collect())
 }
 
-/// Every second page does not pack.
+/// The content of a page. Every second page can't be compressed.
 fn page(unit: u64) -> PageBuf {
     let mut page = PageBuf([unit as u8; PAGE_BYTES]);
     if unit.is_multiple_of(2) {
@@ -136,7 +136,7 @@ fn pages_go_to_the_store_and_what_it_refuses_to_the_blade() {
     let far = Far::new(Some(store(1 << 20)), Some(blade(&[&way])));
     let places = put_all(&far, &map);
     assert!(places.iter().all(|place| place.is_far()));
-    // Again until the store is full.
+    // A store that is almost full.
     let (small, pool) = store(1 << 20);
     for number in 0_u32.. {
         let mut other = page(u64::from(number) * 2 + 1000);
@@ -155,7 +155,7 @@ fn pages_go_to_the_store_and_what_it_refuses_to_the_blade() {
         _ => unit % 2 == 1,
     };
     assert!((0..UNITS).all(|unit| packed(unit) == (unit % 2 == 1)));
-    // Without a blade they are near.
+    // Without store and blade, all pages stay near.
     assert!(put_all(&Far::default(), &map).iter().all(|place| *place == PageLocation::Near));
 }
 
@@ -221,7 +221,7 @@ fn what_a_killed_manager_left_is_forgotten_and_nothing_else() {
     let map = Map::new(UNITS).unwrap();
     let far = Far::new(None, Some(blade(&[&way])));
     put_all(&far, &map);
-    // The last batch is the second half: of it only pages that the map names stay.
+    // The last batch is the second half. Of it, only the pages that the map names stay.
     assert_eq!(map.mark(Mark::PendingHandle), UNITS / 2);
     for unit in UNITS - 8..UNITS {
         map.set_place(unit, PageLocation::Near);

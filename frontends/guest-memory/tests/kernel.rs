@@ -1,4 +1,4 @@
-//! A manager on the kernel: memory of this process, of which the manager's threads touch no byte.
+//! A manager on the real kernel. The guest's memory is this process's own; the manager's threads never touch it.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ fn memory_is_kept_within_its_target_and_comes_back_as_it_was() {
     let (monitor, monitor_end) = pipe().unwrap();
     let (supervisor, _supervisor_end) = pipe().unwrap();
     thread::scope(|scope| {
-        // An assertion that fails ends the manager, too.
+        // Dropped when an assertion fails, which ends the manager too.
         let _monitor_end = monitor_end;
         let runs = scope.spawn(|| manager.run(&monitor, &supervisor));
         for round in 1..4 {
@@ -152,14 +152,14 @@ fn what_a_dead_manager_left_half_done_is_made_good() {
     let memory = Memory::new(mode::MISSING | mode::WP);
     let map = Map::new(PAGES as u64).unwrap();
     let seen = Map::adopt(map.file().try_clone().unwrap(), PAGES as u64).unwrap();
-    // The file has pages that the map calls far: the manager was killed in between.
+    // The file has pages that the map calls far, as after a kill between two steps.
     for page in PLACED {
         rustix::io::pwrite(&memory.file, &[5; 8], (page * PAGE) as u64).unwrap();
         map.set_place(page as u64, PageLocation::Store);
     }
-    // The guest's writers were held up.
+    // The guest's writers were blocked.
     Uffd::from_number(memory.uffd.as_raw_fd()).protect(memory.address, 8 * PAGE).unwrap();
-    // And a page was given up, of which the manager had only read.
+    // The guest removed a page, and the manager was killed after it had read the message.
     map.set_place(9, PageLocation::Store);
     let words = [memory.address + 9 * PAGE, memory.address + 10 * PAGE];
     map.receive(|message| {

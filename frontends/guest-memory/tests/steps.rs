@@ -1,5 +1,5 @@
-//! The steps against a model of guest, kernel and store: the manager is killed before any step, the guest
-//! writes between any two, and no byte is ever other than what the guest wrote last.
+//! The steps against a model of guest, kernel and store. The manager is killed before any step and the guest writes
+//! between any two, but every byte is always what the guest wrote last.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,19 +10,19 @@ use spillway_guest_memory::{PageLocation, Run};
 
 const UNITS: u64 = 6;
 
-/// The manager was killed.
+/// Why a manager of the model ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Killed,
     Foreign,
 }
 
-/// A page of the model: what the guest last wrote there, and what there is of it.
+/// A page of the model.
 #[derive(Clone, Debug)]
 struct Unit {
-    /// What the guest must find.
+    /// The value that the guest must read.
     truth: u64,
-    /// What the memory file has.
+    /// The value in the memory file, if it has the page.
     near: Option<u64>,
     protected: bool,
     poisoned: bool,
@@ -30,15 +30,15 @@ struct Unit {
 
 #[derive(Clone, Copy, Debug)]
 enum Tiers {
-    /// One place a page, as the store has.
+    /// One copy for each page, as in the store.
     Store,
-    /// A new number each time, as on the blade.
+    /// A new key for each copy, as on the blade.
     Blade,
-    /// The one or the other.
+    /// Either, in turn.
     Both,
 }
 
-/// What outlives the manager, and the fate of the one that works.
+/// The state that outlives a manager, and the plan for the present one.
 struct Model {
     units: RefCell<Vec<Unit>>,
     map: RefCell<Vec<PageLocation>>,
@@ -47,17 +47,17 @@ struct Model {
     handles: Cell<u64>,
     pending: Cell<(u64, u64)>,
     note: Cell<Option<Run>>,
-    /// Contents that pages begin with.
+    /// Initial contents of pages.
     source: Option<u64>,
     tiers: Tiers,
     /// Steps until the manager is killed.
     left: Cell<u64>,
-    /// Where the guest writes next, between steps.
+    /// The guest's next writes, one between two steps.
     writes: RefCell<Vec<(u64, u64)>>,
-    /// Every so many puts one is refused.
+    /// One in this many puts is refused; 0 for none.
     refuses: u64,
     puts: Cell<u64>,
-    /// Punching fails every so many times.
+    /// One in this many punches fails; 0 for none.
     stubborn: u64,
     punches: Cell<u64>,
 }
@@ -85,7 +85,7 @@ impl Model {
         }
     }
 
-    /// A step begins: the manager may be killed before it, and the guest may have written.
+    /// Begins a step: the guest may write before it, and the manager may be killed.
     fn step(&self) -> Result<(), End> {
         if let Some((unit, value)) = self.writes.borrow_mut().pop() {
             self.guest_writes(unit % UNITS, value);
@@ -100,7 +100,7 @@ impl Model {
         }
     }
 
-    /// The guest writes, unless it is held up.
+    /// The guest writes, unless it is blocked. Returns whether it wrote.
     fn guest_writes(&self, unit: u64, value: u64) -> bool {
         let unit = &mut self.units.borrow_mut()[unit as usize];
         let free = unit.near.is_some() && !unit.protected;
@@ -110,7 +110,7 @@ impl Model {
         free
     }
 
-    /// What the guest can read is what it wrote.
+    /// Checks that the guest reads what it wrote last.
     fn check(&self) {
         for (at, unit) in self.units.borrow().iter().enumerate() {
             assert!(!unit.poisoned, "unit {at} was lost");
@@ -120,14 +120,14 @@ impl Model {
         }
     }
 
-    /// The kernel hands the manager the message that a page's contents go, and then takes them.
+    /// The guest removes a page: the kernel sends the manager a message, and then drops the contents.
     fn guest_removes(&self, unit: u64) {
         self.note.set(Some(Run::one(unit)));
         let unit = &mut self.units.borrow_mut()[unit as usize];
         (unit.truth, unit.near) = (0, None);
     }
 
-    /// A new manager after a death. All that the guest waits for is answered, and all is as it must be.
+    /// A new manager recovers. Checks that the guest can read and write every page, and that no stray copy remains.
     fn settles(&self) {
         self.left.set(u64::MAX);
         self.writes.borrow_mut().clear();
@@ -220,7 +220,7 @@ impl World for Model {
                 let handle = self.handles.get();
                 self.handles.set(handle + 1);
                 let (first, count) = self.pending.get();
-                // The first of a batch begins a new list.
+                // The first page of a batch begins a new list.
                 let begins = unit == run.first;
                 self.pending.set(if begins { (handle, 1) } else { (first, count + 1) });
                 self.step()?;
@@ -267,7 +267,7 @@ impl World for Model {
         if unit.near.is_some() {
             return Ok(Filled::There);
         }
-        // The protection of a page that was punched out does not come back with it.
+        // A new page is not protected, even if the punched one was.
         (unit.near, unit.protected) = (Some(*page), false);
         Ok(Filled::Done)
     }
@@ -313,7 +313,7 @@ impl World for Model {
         let (first, count) = self.pending.get();
         let named =
             |handle: u64| self.map.borrow().contains(&PageLocation::Blade { handle, length: 8 });
-        // One that was replaced or fetched, and whose removal a death prevented, is forgotten with the pool.
+        // On a real blade, a copy whose removal a kill prevented stays until the pool is destroyed.
         self.blade
             .borrow_mut()
             .retain(|&handle, _| !(first..first + count).contains(&handle) || named(handle));
@@ -328,7 +328,7 @@ impl World for Model {
     }
 }
 
-/// What happens next.
+/// An action of the guest or the manager.
 #[derive(Clone, Copy, Debug)]
 enum Deed {
     Touch(u64),
@@ -353,7 +353,7 @@ fn models() -> impl Strategy<Value = (Tiers, Option<u64>, u64, u64)> {
     (tiers, prop::option::of(1..9_u64), 0..5_u64, 0..5_u64)
 }
 
-/// The guest touches a page: the fault comes, and is answered.
+/// The guest touches a page, and the manager answers its fault.
 fn touch(model: &Model, unit: u64) -> Result<(), End> {
     if model.units.borrow()[unit as usize].near.is_none() {
         steps::bring_in(model, unit, &mut 0)?;
@@ -367,7 +367,7 @@ fn do_it(model: &Model, deed: Deed) -> Result<(), End> {
         Deed::Write(unit, value) => {
             touch(model, unit)?;
             if !model.guest_writes(unit, value) {
-                // It faults on the protection.
+                // The write faults on the protection.
                 model.release(Run::one(unit))?;
             }
             Ok(())
@@ -388,7 +388,7 @@ fn do_it(model: &Model, deed: Deed) -> Result<(), End> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
-    /// Several managers in a row, each killed at some step of some deed.
+    /// Several managers, one after the other, each killed at a random step.
     #[test]
     fn no_byte_is_wrong_wherever_managers_are_killed(
         (tiers, source, refuses, stubborn) in models(),
@@ -415,7 +415,7 @@ proptest! {
     }
 }
 
-/// A page that was written, its eviction, a removal and the recovery, with a death before each step of each.
+/// Writes, evictions, removals and recovery, with a kill before each step.
 #[test]
 fn a_death_before_each_step_of_each_way_loses_nothing() {
     for tiers in [Tiers::Store, Tiers::Blade, Tiers::Both] {

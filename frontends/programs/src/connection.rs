@@ -1,4 +1,4 @@
-//! One program's connection: its messages and the answers.
+//! The connection of one program: its messages and the answers.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ pub struct Connection {
 pub enum Next {
     /// It continues.
     Stay,
-    /// It has ended, with the reason unless the program closed it.
+    /// It ends, with a reason unless the program closed it.
     End(Option<&'static str>),
 }
 
@@ -70,13 +70,13 @@ impl Connection {
         let answer = match self.program {
             None => {
                 let Some(answer) = self.greet(programs, message) else {
-                    return Next::End(Some("what came is no hello"));
+                    return Next::End(Some("its first message is not a hello"));
                 };
                 answer
             }
             Some(program) => {
                 let Ok(report) = <&[u8; REPORT_BYTES]>::try_from(message) else {
-                    return Next::End(Some("what came is no report"));
+                    return Next::End(Some("its message is not a report"));
                 };
                 Answer::Orders(programs.report(program, decode_report(report)))
             }
@@ -86,7 +86,7 @@ impl Connection {
         let sent = send(&self.socket, &answer.encode(), flags);
         match answer {
             Answer::Refused(reason) => Next::End(Some(reason.text())),
-            Answer::Orders(_) if sent.is_err() => Next::End(Some("it takes no answers")),
+            Answer::Orders(_) if sent.is_err() => Next::End(Some("it reads no answers")),
             Answer::Orders(_) => Next::Stay,
         }
     }

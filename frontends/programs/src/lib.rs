@@ -2,8 +2,9 @@
 //! targets.
 //!
 //! One thread serves all of them, because a program sends only a few bytes each second. Every user can connect;
-//! [`spillway_types::Programs`] decides which programs count, by the kernel's credentials. A program that violates the
-//! protocol, sends too much or does not read its answers is disconnected, which ends only its registration.
+//! [`spillway_types::Programs`] decides by the kernel's credentials which programs may register. The server disconnects
+//! a program that violates the protocol, sends too many messages or does not read its answers. The program itself
+//! continues.
 
 #![forbid(unsafe_code)]
 

@@ -17,13 +17,13 @@ use crate::connection::{Connection, Next};
 
 /// Interval of the check for overdue hellos.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// How long the server waits when it has no descriptors left.
+/// Pause after the server has run out of descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Settings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Connections, of all users together.
+    /// Most connections of all users together.
     pub connections_max: usize,
 }
 
@@ -73,7 +73,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The eventfd is this server's own, so that there is room in its counter.
+        // Only this server writes to the eventfd, so its counter has room.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -92,7 +92,7 @@ struct EventLoop {
     last: u64,
     began: Instant,
     refusals: Seldom,
-    /// Separate from lines that peers cause, so that neither hides the other.
+    /// Limits lines about shortages. Separate from `refusals`, so that neither hides the other.
     shortages: Seldom,
 }
 
@@ -101,7 +101,7 @@ impl EventLoop {
         loop {
             let Some(ready) = self.wait() else { return };
             let mut at = 0;
-            // In the order of the descriptors that were polled, which the ends below must not change.
+            // The connections are in the order of the polled descriptors, so none may be removed before its turn.
             self.connections.retain_mut(|connection| {
                 let is_ready = ready.get(at).copied().unwrap_or(false);
                 at += 1;
@@ -112,7 +112,7 @@ impl EventLoop {
                     }
                     next
                 } else if connection.is_late() {
-                    Next::End(Some("no hello came"))
+                    Next::End(Some("it sent no hello in time"))
                 } else {
                     Next::Stay
                 };
@@ -129,7 +129,9 @@ impl EventLoop {
         }
     }
 
-    /// Waits for messages; returns the connections that have some, or none if the server is to end.
+    /// Waits for messages, at most [`TICK`]. Returns for each connection whether it is readable; `None` if the server
+    /// must
+    /// end.
     fn wait(&self) -> Option<Vec<bool>> {
         let fixed = [&self.stop, &self.listener].map(AsFd::as_fd);
         let sockets = self.connections.iter().map(|connection| connection.socket.as_fd());
@@ -141,7 +143,7 @@ impl EventLoop {
         match poll(&mut polled, Some(&TICK)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                tracing::warn!(%error, "programs can't be waited for");
+                tracing::warn!(%error, "can't wait for programs");
                 thread::sleep(SHORTAGE_PAUSE);
             }
         }
@@ -162,13 +164,13 @@ impl EventLoop {
         }
     }
 
-    /// Accepts a connection, perhaps in place of one without a hello.
+    /// Adds a connection. May close an older one that sent no hello.
     fn take(&mut self, socket: OwnedFd) {
         let Ok(peer) = peer_credentials(&socket) else { return };
         self.last += 1;
         let Ok(displaced) = self.slots.enter(self.last, Peer::User(peer.uid)) else {
             let answer = Answer::Refused(Reason::Many).encode();
-            // Nobody waits for it to read that.
+            // The server does not wait until the program reads it.
             let _ = send(&socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             return;
         };
@@ -195,7 +197,7 @@ impl Drop for EventLoop {
     }
 }
 
-/// The end of a connection.
+/// Ends the registration of a connection, and logs the reason if there is one.
 fn part(connection: &Connection, why: Option<&str>, programs: &dyn Programs) {
     if let Some(why) = why {
         tracing::warn!(pid = connection.pid(), why, "a program is no longer counted");

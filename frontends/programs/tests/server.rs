@@ -1,4 +1,4 @@
-//! The server over real sockets: what programs hear, and what a bad one spoils.
+//! The server over real sockets: the answers that programs get, and that a faulty program harms no other.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use spillway_programs::{Config, Server};
 use spillway_types::{ClientId, Denied, Orders, ProgramCounters, Programs, Registration};
 use spillway_wire::programs::{Answer, Hello, Reason, encode_report};
 
-/// Programs that hear how much they hold.
+/// A registry that sets each program's target to its local pages plus its resident pages.
 #[derive(Default)]
 struct Echo(Mutex<Vec<String>>);
 
@@ -76,7 +76,7 @@ impl World {
     fn connect(&self) -> OwnedFd {
         let socket = seqpacket();
         connect(&socket, &self.address).unwrap();
-        // So that a server that says nothing fails the test.
+        // Makes the test fail if the server sends no answer.
         set_socket_timeout(&socket, Timeout::Recv, Some(std::time::Duration::from_secs(20)))
             .unwrap();
         socket
@@ -87,7 +87,7 @@ fn say(socket: &OwnedFd, bytes: &[u8]) {
     send(socket, bytes, SendFlags::NOSIGNAL).unwrap();
 }
 
-/// The next answer; none when the server has hung up.
+/// The next answer; none if the server has closed the connection.
 fn hear(socket: &OwnedFd) -> Option<Answer> {
     let mut bytes = [0; 64];
     match recv(socket, &mut bytes, RecvFlags::empty()) {
@@ -113,7 +113,7 @@ fn programs_hear_what_they_may_hold_until_they_go() {
         assert_eq!(hear(&two), Some(Answer::Orders(orders(200 + resident_pages))));
     }
     drop(one);
-    // It is heard of when the server looks next, which is no later than for another's message.
+    // The server notices the end when it next polls.
     while !world.echo.notes().contains(&"leave 100".to_owned()) {
         std::thread::yield_now();
     }
@@ -161,7 +161,7 @@ fn a_flood_of_reports_ends_who_sends_it() {
     let flood = world.connect();
     say(&flood, &Hello::new("flood", 1).encode());
     let report = encode_report(&ProgramCounters::default());
-    // The second half of them at the latest comes within the same second, or there is no flood.
+    // Enough reports that more than MESSAGES_MAX of them arrive within one window.
     let mut answers = 0;
     for _ in 0..100_000 {
         if send(&flood, &report, SendFlags::NOSIGNAL).is_err() {
@@ -198,7 +198,7 @@ fn who_says_no_hello_keeps_nobody_out() {
     let late = world.connect();
     say(&late, &Hello::new("late", 2).encode());
     assert_eq!(hear(&late), Some(Answer::Orders(orders(2))));
-    // The oldest of the idle ones gave way; who has said hello did not.
+    // The server closed the oldest idle connection, but not one that has sent its hello.
     assert_eq!(hear(&idle[0]), None);
     say(&first, &encode_report(&ProgramCounters::default()));
     assert_eq!(hear(&first), Some(Answer::Orders(orders(1))));

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use spillway_types::{Admitted, ClientId};
 use spillway_wire::ring::{DATA_BYTES_MAX, DEPTH_MAX, Geometry, Hello};
 
-/// The operations and bytes granted to each client that has a ring.
+/// The operations and bytes granted to each client with a ring.
 #[derive(Debug, Default)]
 pub struct Account {
     granted: Mutex<Vec<Granted>>,
@@ -19,8 +19,7 @@ struct Granted {
 }
 
 impl Account {
-    /// Grants as much of the `hello`'s request as the client's limits leave. `None` if that is not
-    /// enough for any ring.
+    /// Grants as much of what `hello` requests as the client's limits leave. `None` if that is too little for a ring.
     pub fn grant(&self, admitted: Admitted, hello: Hello) -> Option<Geometry> {
         let Admitted { client, limits } = admitted;
         let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -44,7 +43,7 @@ impl Account {
         Some(geometry)
     }
 
-    /// Takes a grant back.
+    /// Returns a grant.
     pub fn give_back(&self, client: ClientId, geometry: Geometry) {
         let mut granted = self.granted.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(at) = granted.iter().position(|entry| entry.client == client) else { return };

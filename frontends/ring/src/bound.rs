@@ -1,4 +1,4 @@
-//! Pools that live as long as a connection that bound them.
+//! Bound pools: the server destroys such a pool some time after the last connection that bound it has ended.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use spillway_store::{PoolId, Store};
 
-/// Factor of the grace time for pools that were bound to an earlier server: their clients have yet to notice the new
-/// daemon.
+/// Factor of the grace time for pools that were bound to an earlier server, because their clients must first notice the
+/// new daemon.
 const RESTART_FACTOR: u32 = 6;
 
 /// The bound pools of a server, over all its connections.
 #[derive(Debug)]
 pub struct BoundPools {
-    /// How long a pool without a holder stays.
+    /// Time for which a pool without a holder stays.
     grace: Duration,
     pools: Mutex<HashMap<PoolId, Holders>>,
     /// Counts the pools that lost their last holder, and wakes the sweeper.
@@ -50,7 +50,7 @@ impl BoundPools {
         self.pools.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more connection holds `pool`.
+    /// Records that one more connection holds `pool`.
     fn hold(&self, pool: PoolId) {
         let mut pools = self.pools();
         let holders = pools.entry(pool).or_insert(Holders::Connections(0));
@@ -60,21 +60,21 @@ impl BoundPools {
         };
     }
 
-    /// A connection that held `pool` has ended.
+    /// Records that a connection that held `pool` has ended.
     fn let_go(&self, pool: PoolId) {
         if let Some(holders) = self.pools().get_mut(&pool) {
             *holders = match *holders {
                 Holders::Connections(count) if count > 1 => Holders::Connections(count - 1),
                 _ => Holders::Nobody(Instant::now() + self.grace),
             };
-            // A counter that is full is readable all the same.
+            // A full counter is still readable.
             let _ = rustix::io::write(&self.abandoned, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Destroys pools whose time without a holder is over. Returns whether others are waiting for that.
+    /// Destroys the pools whose time without a holder has passed. Returns whether other pools without a holder remain.
     pub fn sweep(&self, store: &Store) -> bool {
-        // Nothing to read if a timeout caused the call.
+        // Fails if a timeout caused the call: there is nothing to read then.
         let _ = rustix::io::read(&self.abandoned, &mut [0; 8]);
         let mut abandoned = Vec::new();
         let mut waiting = false;
@@ -88,7 +88,7 @@ impl BoundPools {
             !due
         });
         for pool in abandoned {
-            // Its client may have destroyed it, or may be removed with all its pools.
+            // The client may have destroyed the pool already, or the client may have been removed with all its pools.
             match store.destroy_pool(pool) {
                 Ok(_) => tracing::info!(
                     pool = pool.0,
@@ -111,12 +111,12 @@ pub struct HeldPools<'a> {
 }
 
 impl<'a> HeldPools<'a> {
-    /// None yet.
+    /// An empty set.
     pub fn new(all: &'a BoundPools) -> Self {
         Self { all, pools: HashSet::new() }
     }
 
-    /// Binds one more.
+    /// Binds a pool.
     pub fn add(&mut self, pool: PoolId) {
         if self.pools.insert(pool) {
             self.all.hold(pool);

@@ -26,12 +26,12 @@ use crate::region::Region;
 /// Time limit for a client's hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Commands started before the first of them is completed.
+/// Most commands that are started before the first of them is completed.
 const STEP: u32 = 16;
-/// A command with more data is the last of its step, so that its client can go on.
+/// A command with more data than this ends its step, so that the client gets the completions early.
 const STEP_BYTES_MAX: u32 = 64 << 10;
 
-/// What all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 pub struct Shared {
     pub store: Arc<Store>,
@@ -61,7 +61,7 @@ impl<E: Into<std::io::Error>> From<E> for Ended {
     }
 }
 
-/// Refuses a client with one message, without waiting for it to read that.
+/// Refuses a client with one message, without waiting until the client reads it.
 pub fn refuse(socket: BorrowedFd<'_>, reason: Reason) {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     let _ = send(socket, &Welcome::Refused(reason).encode(), flags);
@@ -112,7 +112,7 @@ pub fn exchange(
     Ring { shared, socket, region, session, stop, taken: 0, slept_since: None }.run()
 }
 
-/// Returns the grant when the connection ends.
+/// A connection's grant. Dropping it returns the grant.
 struct Grant<'a> {
     shared: &'a Shared,
     admitted: Admitted,
@@ -132,14 +132,14 @@ fn hear(socket: &OwnedFd) -> Result<Option<Hello>, Ended> {
     let length = match recv(socket, &mut bytes, RecvFlags::empty()) {
         Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(None),
         Ok((_, length)) => length,
-        Err(Errno::AGAIN) => return Err(Ended::Protocol("no hello came")),
+        Err(Errno::AGAIN) => return Err(Ended::Protocol("it sent no hello in time")),
         Err(errno) => return Err(errno.into()),
     };
     set_socket_timeout(socket, Timeout::Recv, None)?;
     if length != Hello::BYTES {
-        return Err(Ended::Protocol("the hello has another length"));
+        return Err(Ended::Protocol("its hello has a wrong length"));
     }
-    Hello::decode(&bytes).map(Some).map_err(|_| Ended::Protocol("what came is no hello"))
+    Hello::decode(&bytes).map(Some).map_err(|_| Ended::Protocol("its first message is not a hello"))
 }
 
 /// Sends the region to the client.
@@ -179,11 +179,11 @@ struct Ring<'a> {
     socket: &'a OwnedFd,
     region: &'a Region,
     session: Session<'a>,
-    /// Set to end this connection, whatever its client still submits.
+    /// Set to end this connection, even if its client continues to submit commands.
     stop: &'a AtomicBool,
     /// Commands taken out of the queue so far.
     taken: u32,
-    /// Since when there has been no command, if the thread has slept since.
+    /// When the thread ran out of commands, if it has slept since.
     slept_since: Option<Instant>,
 }
 
@@ -203,7 +203,7 @@ impl Ring<'_> {
             }
             if waiting > u32::from(self.region.geometry().depth()) {
                 return Err(Ended::Protocol(
-                    "the doorbell is further ahead than the queue is long",
+                    "its doorbell counts more commands than the queue holds",
                 ));
             }
             worked = true;
@@ -225,7 +225,7 @@ impl Ring<'_> {
     fn step(&mut self, count: u32) {
         let mut count = count;
         let mut begun = [const { None }; STEP as usize];
-        // Pages of the commands before this one are published.
+        // The pages of the commands before this index are published.
         let mut settled = 0;
         for at in 0.. {
             if at == count as usize {
@@ -255,11 +255,11 @@ impl Ring<'_> {
             let completion = Completion { result, queue_head, queue: 1, id, status, phase: false };
             self.region.complete(number, completion);
         }
-        // Once for all of them: if the client shares this core, it would run after the first.
+        // One wake-up for all completions: a client on the same core would run after the first.
         self.wake_client();
     }
 
-    /// Wakes the client if it sleeps. A full socket contains wake-ups already.
+    /// Wakes the client if it sleeps. The send may fail on a full socket, which holds wake-ups already.
     #[inline]
     fn wake_client(&self) {
         let asleep = self.region.client_asleep();
@@ -285,7 +285,7 @@ impl Ring<'_> {
         }
         let asleep = self.region.server_asleep();
         asleep.store(1, Ordering::Relaxed);
-        // Either this side sees the doorbell, or the client sees that it must wake a thread; the same
+        // With this fence, either this side sees the doorbell or the client sees that it must send a wake-up. The same
         // holds for completions.
         fence(Ordering::SeqCst);
         if there() {
@@ -299,7 +299,7 @@ impl Ring<'_> {
                 done => break done,
             }
         };
-        // After the end nothing is written: a guest's window may be reused by then.
+        // Writes nothing after the end, because a guest's window may be in use for something else by then.
         if matches!(received, Ok((_, 0)) | Err(Errno::CONNRESET)) {
             return Ok(Waited::Closed);
         }
@@ -307,7 +307,7 @@ impl Ring<'_> {
         self.slept_since.get_or_insert(start);
         match received {
             Ok((_, 1)) if byte[0] == WAKE => Ok(Waited::Commands),
-            Ok(_) => Err(Ended::Protocol("the socket carries other bytes than wake-ups")),
+            Ok(_) => Err(Ended::Protocol("its socket carries bytes other than wake-ups")),
             Err(errno) => Err(errno.into()),
         }
     }

@@ -1,5 +1,5 @@
-//! Executes commands: each was copied from the region, is checked here, and refers to data that may
-//! change at any time.
+//! Checks and executes commands that were copied from the region. The data to which a command refers may
+//! still change at any time.
 
 use spillway_store::{
     ClientId, Error, Filled, Get, Key, PageBuf, PoolId, Put, Refusal, Shown, Store, Value,
@@ -35,7 +35,7 @@ type Outcome = Result<u64, Failed>;
 /// A started command.
 #[derive(Debug)]
 pub enum Begun<'a> {
-    /// It is complete: its status and result.
+    /// It is complete, with this status and result.
     Done(Status, u64),
     /// A page was copied to its frame, and must be published.
     Filled(Filled<'a>),
@@ -43,7 +43,7 @@ pub enum Begun<'a> {
     Found(Value<'a>, usize),
 }
 
-/// A status other than success, and the result with it.
+/// A status other than success, with its result.
 #[derive(Clone, Copy, Debug)]
 struct Failed(Status, u64);
 
@@ -73,13 +73,14 @@ impl From<Error> for Failed {
 }
 
 impl<'a> Session<'a> {
-    /// Begins for `client`.
+    /// A new session for `client`.
     pub fn new(store: &'a Store, client: ClientId, bound: &'a BoundPools) -> Self {
         let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
         Self { store, client, pools, bound: HeldPools::new(bound), page }
     }
 
-    /// Copies the page of a command that stores one, if that can be published later.
+    /// For a command that stores a page: copies the page to a frame that can be published later. `None` for any other
+    /// command, or if that is impossible.
     #[inline]
     pub fn fill(&mut self, region: &Region, command: &Command) -> Option<Begun<'a>> {
         let dwords = KeyValueDwords::of(command);
@@ -95,7 +96,7 @@ impl<'a> Session<'a> {
         Some(Begun::Filled(filled))
     }
 
-    /// Publishes pages that were copied, in their order.
+    /// Publishes the copied pages, in order.
     #[inline]
     pub fn publish(begun: &mut [Option<(u16, Begun<'a>)>]) {
         for (_, begun) in begun.iter_mut().flatten() {
@@ -110,8 +111,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Executes a command, except copying a value to the data area. Atomic instructions come before
-    /// the copies of several commands: each would stall on the copy before it.
+    /// Executes a command, except for copying a value to the data area. So the atomic instructions of several commands
+    /// come
+    /// before all their copies; after a copy, each would stall on it.
     #[inline]
     pub fn begin(&mut self, region: &Region, command: &Command) -> Begun<'a> {
         let outcome = match command.opcode {
@@ -125,7 +127,7 @@ impl<'a> Session<'a> {
         Begun::Done(status, result)
     }
 
-    /// Copies a found value; returns the status and result of its command, and the value's pin.
+    /// Copies a found value. Returns the status and result of its command, and the value's pin.
     #[inline]
     pub fn finish(
         &mut self,
@@ -141,7 +143,7 @@ impl<'a> Session<'a> {
             Begun::Found(value, offset) => (value, offset),
         };
         match value.show(&mut self.page, |at, part| region.write(offset + at, part)) {
-            // A value that is too long is not copied at all; the length shows this.
+            // A value that is too long is not copied. The returned length tells the client.
             Ok((Get::Hit(bytes) | Get::Short(bytes), shown)) => {
                 (Status::SUCCESS, bytes as u64, Some(shown))
             }
@@ -153,7 +155,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Idle: prepares for the next command.
+    /// Prepares for the next command while the connection is idle.
     #[inline]
     pub fn rest(&self) {
         self.store.expect_put();
@@ -223,14 +225,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The pool with a number, among this client's only.
+    /// This client's pool with a number.
     #[inline]
     fn pool(&mut self, number: u32) -> Result<PoolId, Failed> {
         let found = self.pools.find(self.store, self.client, number);
         found.ok_or(Failed(Status::INVALID_NAMESPACE.finally(), 0))
     }
 
-    /// The private pool of a number.
+    /// This client's private pool with a number.
     fn private_pool(&mut self, number: u32) -> Result<PoolId, Failed> {
         let id = self.pool(number)?;
         let pools = self.store.pools(self.client)?;
@@ -332,14 +334,14 @@ impl<'a> Session<'a> {
         Ok(pools.len() as u64)
     }
 
-    /// The number of a pool that was just made or joined.
+    /// The number of a pool that was just created or joined.
     fn number(&self, id: PoolId) -> Outcome {
         let pools = self.store.pools(self.client)?;
         let found = pools.iter().find(|pool| pool.id == id);
         Ok(u64::from(found.ok_or(Error::NoPool)?.number))
     }
 
-    /// What came with a command, which must be exactly `N` bytes.
+    /// The data of a command, which must have exactly `N` bytes.
     fn sent<const N: usize>(&self, region: &Region, command: &Command) -> Result<[u8; N], Failed> {
         if command.data.bytes as usize != N {
             return Err(Status::DATA_LENGTH.finally().into());
@@ -362,7 +364,7 @@ fn check_data(region: &Region, data: &DataPointer) -> Result<(), Status> {
     Ok(())
 }
 
-/// Writes an answer other than a value to the command's place.
+/// Writes an answer other than a value to the command's data.
 fn answer(region: &Region, command: &Command, bytes: &[u8]) -> Result<(), Failed> {
     if bytes.len() > command.data.bytes as usize {
         return Err(Status::DATA_LENGTH.finally().into());

@@ -1,7 +1,7 @@
 //! The local ring: queue pairs in shared memory, for processes of the same host.
 //!
 //! ```text
-//!  client                        the region: a memfd that the server makes and seals         server
+//!  client                        the region: a memfd that the server creates and seals       server
 //!    |  hello, over the socket                                                                 |
 //!    |---------------------------------------------------------------------------------------->|  admitted?
 //!    |<----------------------------------------------------------- welcome, with a descriptor --|

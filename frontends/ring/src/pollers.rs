@@ -1,22 +1,24 @@
 //! Decides which threads may poll a ring before they sleep, and for how long.
 //!
-//! A thread that polls answers within a microsecond and keeps a core busy. One that sleeps has to be woken, which takes
-//! some ten microseconds, and several times as long where the core sleeps too and belongs to a VM. So a few threads may
-//! poll, each for a time adapted to its client's pauses. If a thread slept in a pause no longer than the longest
-//! polling time, its time doubles; after a longer pause it halves, finally to zero. KVM polls for its virtual
-//! processors by the same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
+//! A thread that polls answers within a microsecond, but keeps a core busy. A thread that sleeps must be woken, which
+//! takes some ten microseconds, and several times as long on a sleeping core of a VM. So a few threads may poll, each
+//! for
+//! a time adapted to its client's pauses. If a thread slept in a pause that is no longer than the longest polling time,
+//! its polling time doubles. After a longer pause it halves, finally to zero. KVM polls for its virtual processors by
+//! the
+//! same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
 //!
-//! Polling on a contended core is harmful: the scheduler counts it as work, and lets other threads run for milliseconds
-//! in return. A thread that slept instead would run as soon as it is woken. So a thread that lost its core for long
-//! sleeps at once in its next waits, in more of them each time that this repeats.
+//! Polling on a contended core is harmful: the scheduler counts it as work, and then lets other threads run for
+//! milliseconds. A thread that had slept would run as soon as it is woken. So a thread that lost its core for
+//! [`KEPT_AWAY`] or longer sleeps at once in its next waits. Each time that this repeats, it does so in twice as many.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Polls between two reads of the clock.
+/// Number of polls between two reads of the clock.
 const LOOKS: u32 = 32;
-/// The time of polling that a thread begins with; it doubles as it grows.
+/// Initial polling time of a thread.
 const TIME_FIRST: Duration = Duration::from_micros(10);
 
 /// Limits the number of threads that poll at the same time.
@@ -26,25 +28,25 @@ pub struct Pollers {
     time_max: Duration,
 }
 
-/// A polling thread that loses its core for this long shares it with computing threads.
+/// A polling thread that loses its core for this long shares the core with computing threads.
 const KEPT_AWAY: Duration = Duration::from_micros(500);
-/// Number of waits in which a thread then sleeps at once; doubled if it loses its core in the next
-/// polling too.
+/// Number of waits in which a thread then sleeps at once. It doubles if the thread loses its core in its next polling
+/// too.
 const SLEEPS_FIRST: u32 = 64;
 const SLEEPS_MAX: u32 = 4096;
 
-/// How long one thread polls.
+/// The polling time of one thread.
 #[derive(Debug, Default)]
 pub struct PollTime {
     time: Duration,
     /// Number of coming waits in which the thread sleeps at once.
     sleeps: u32,
-    /// That number when it last lost its core; 0 once it did not.
+    /// The number when it last lost its core; 0 after a polling in which it did not.
     sleeps_last: u32,
 }
 
 impl PollTime {
-    /// The thread has lost its core for long.
+    /// Records that the thread has lost its core for [`KEPT_AWAY`] or longer.
     fn was_kept_away(&mut self) {
         self.sleeps_last = (self.sleeps_last * 2).clamp(SLEEPS_FIRST, SLEEPS_MAX);
         self.sleeps = self.sleeps_last;
@@ -59,13 +61,12 @@ impl PollTime {
 }
 
 impl Pollers {
-    /// At most `most` threads at the same time poll, each for at most `time_max`.
+    /// Lets at most `most` threads poll at the same time, each for at most `time_max`.
     pub fn new(most: u32, time_max: Duration) -> Self {
         Self { free: AtomicU32::new(most), time_max }
     }
 
-    /// Polls `there` until it is true, for as long as this thread polls; returns whether it became
-    /// true.
+    /// Polls `there` until it is true or this thread's polling time has passed. Returns whether it became true.
     pub fn poll(&self, time: &mut PollTime, there: impl FnMut() -> bool) -> bool {
         self.poll_beside(time, there, || {
             let start = Instant::now();
@@ -74,7 +75,7 @@ impl Pollers {
         })
     }
 
-    /// As [`Self::poll`]; `give_way` yields the core, and returns for how long others had it.
+    /// As [`Self::poll`]. `give_way` yields the core, and returns how long other threads had it.
     fn poll_beside(
         &self,
         time: &mut PollTime,
@@ -111,7 +112,7 @@ impl Pollers {
         found
     }
 
-    /// After a sleep, records how long no command came, polling and waking up included.
+    /// Adapts the polling time after a sleep. `pause` is the time without a command, including polling and waking up.
     pub fn slept(&self, time: &mut PollTime, pause: Duration) {
         time.time = if pause > self.time_max {
             let half = time.time / 2;
@@ -130,7 +131,7 @@ mod tests {
 
     const MAX: Duration = Duration::from_micros(200);
 
-    /// A thread that polls for so long.
+    /// A thread that polls for this time.
     fn polls(time: Duration) -> PollTime {
         PollTime { time, ..PollTime::default() }
     }
@@ -156,7 +157,7 @@ mod tests {
             true
         };
         assert!(!pollers.poll(&mut PollTime::default(), look));
-        // One polls, and within it another one would.
+        // While one thread polls, another tries to.
         assert!(pollers.poll(&mut polls(MAX), || !pollers.poll(&mut polls(MAX), look)));
         assert_eq!(looks.get(), 0);
         assert!(pollers.poll(&mut polls(MAX), look), "the right to poll was not given back");
@@ -182,13 +183,13 @@ mod tests {
         assert!(!pollers.poll(&mut polls(MAX), || false));
         assert!(start.elapsed() >= MAX);
         assert!(pollers.poll(&mut polls(MAX), || true), "the right to poll was not given back");
-        // Its own time, not the most.
+        // The thread's own time counts, not the largest one.
         let pollers = Pollers::new(1, Duration::from_mins(1));
         assert!(!pollers.poll(&mut polls(MAX), || false));
         assert!(start.elapsed() < Duration::from_secs(30));
     }
 
-    /// In how many of the next waits a thread does not look; at most 10,000.
+    /// The number of next waits in which a thread does not poll; at most 10,000.
     fn sleeps(pollers: &Pollers, time: &mut PollTime) -> u32 {
         let polls = |_: &u32| !pollers.poll_beside(time, || true, || Duration::ZERO);
         (0..10_000).take_while(polls).count() as u32
@@ -200,7 +201,7 @@ mod tests {
         let mut time = polls(Duration::from_mins(1));
         let mut waits = Vec::new();
         for _ in 0..8 {
-            // Others have the core while it gives way; then what it looks for is there.
+            // Other threads take the core when this one yields; afterwards `there` is true.
             let away = Cell::new(false);
             let give_way = || {
                 away.set(true);
@@ -211,7 +212,7 @@ mod tests {
             waits.push(slept);
         }
         assert_eq!(waits, [64, 128, 256, 512, 1024, 2048, 4096, 4096]);
-        // Its right to poll was given back each time, and one polling on a core of its own ends it.
+        // The right to poll was given back each time. One polling without losing the core resets the number.
         time.sleeps_last = 0;
         time.was_kept_away();
         assert_eq!(sleeps(&pollers, &mut time), SLEEPS_FIRST);

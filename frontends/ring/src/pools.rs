@@ -2,7 +2,7 @@
 
 use spillway_store::{ClientId, PoolId, Store};
 
-/// Cached lookups. A number that is not the client's own is never found.
+/// A cache of lookups. It never returns a pool of another client.
 #[derive(Debug, Default)]
 pub struct PoolTable {
     known: Vec<(u32, PoolId)>,
@@ -18,7 +18,7 @@ impl PoolTable {
         }
     }
 
-    /// Queries the store: the pool may be new, or its number may belong to another pool by now.
+    /// Asks the store, because the pool may be new or its number may belong to another pool by now.
     #[cold]
     fn look_up(&mut self, store: &Store, client: ClientId, number: u32) -> Option<PoolId> {
         self.known.clear();

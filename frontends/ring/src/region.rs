@@ -1,9 +1,8 @@
-//! The memory that both sides share: the only place where it is touched. It is a memfd of the server's, or, for programs of
+//! The memory that both sides share. Only this module accesses it. It is a memfd of the server or, for programs in
 //! guests, a window in the guest's own memory.
 //!
-//! The other side can write any byte of it at any time. So queues and control words are read and
-//! written as atomics, data by copies that the compiler sees nothing of, and no reference to the
-//! memory ever leaves this module.
+//! The other side can write any byte of it at any time. So this module reads and writes queues and control
+//! words as atomics, and data by copies that are opaque to the compiler. It hands out no reference to data.
 
 use core::arch::asm;
 use core::ffi::c_void;
@@ -17,10 +16,10 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use spillway_wire::nvme::{COMMAND_BYTES, COMPLETION_BYTES, Command, Completion};
 use spillway_wire::ring::{Geometry, WINDOW_PAGE_BYTES, control};
 
-/// What keeps the region as long as it was made, so that no access to it can fault.
+/// Seals that keep the region's length, so that no access to it can fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// From this length on copying by cache lines is faster than a loop of words, bytes.
+/// Least length, in bytes, at which copying by cache lines is faster than a loop over words.
 const LINE_COPY_MIN: usize = 256;
 
 /// A mapping of the region.
@@ -28,26 +27,25 @@ const LINE_COPY_MIN: usize = 256;
 pub struct Region {
     base: *mut u8,
     geometry: Geometry,
-    /// All that is mapped for it: more than the region where it lies in huge pages.
+    /// The whole mapping. It is larger than the region if the region lies in huge pages.
     mapped: *mut c_void,
     mapped_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and everything in it is reached by atomics or by copies
-// that tolerate other writers.
+// SAFETY: the mapping belongs to no thread, and is accessed only by atomics and by copies that tolerate other writers.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Makes a region of zeros, and the descriptor by which the other side maps it.
+    /// Creates a region of zeros. Returns it and the descriptor with which the other side maps it.
     ///
     /// # Errors
-    /// When there is no memory or no descriptor left.
+    /// If there is no memory or no descriptor left.
     pub fn create(geometry: Geometry) -> io::Result<(Self, OwnedFd)> {
         let bytes = geometry.region_bytes() as u64;
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Kernels before 6.3 do not know that a memfd can be kept from being executed.
+        // Kernels before 6.3 do not have NOEXEC_SEAL.
         let file = rustix::fs::memfd_create("spillway-ring", flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| rustix::fs::memfd_create("spillway-ring", flags))?;
         rustix::fs::ftruncate(&file, bytes)?;
@@ -56,10 +54,10 @@ impl Region {
         Ok((region, file))
     }
 
-    /// Maps the region that the other side made.
+    /// Maps the region that the other side created.
     ///
     /// # Errors
-    /// When it is not as long as `geometry` says or could shrink, and what mmap(2) says.
+    /// If the file is shorter than `geometry` or could shrink; those of mmap(2).
     pub fn map(file: impl AsFd, geometry: Geometry) -> io::Result<Self> {
         let bytes = geometry.region_bytes();
         let sealed = rustix::fs::fcntl_get_seals(&file)?.contains(SealFlags::SHRINK);
@@ -67,12 +65,11 @@ impl Region {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the region is not sealed"));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is as long and
-        // stays so.
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is long enough and can't shrink.
         let base = unsafe {
             let base =
                 rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)?;
-            // Advice that changes no byte.
+            // This advice changes no byte.
             rustix::mm::madvise(base, bytes, Advice::LinuxDontDump)?;
             base
         };
@@ -82,8 +79,9 @@ impl Region {
     /// Maps a window in a guest's memory, as the host: the huge pages lie at `offsets` of the VM's memory file.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] when there are not as many offsets as the region has huge pages, or the file ends
-    /// before; what mmap(2) says.
+    /// [`io::ErrorKind::InvalidInput`] if the number of offsets is not the region's number of huge pages, or an offset
+    /// is
+    /// not of a huge page within the file; those of mmap(2).
     pub fn map_guest(file: impl AsFd, offsets: &[u64], geometry: Geometry) -> io::Result<Self> {
         let end = rustix::fs::fstat(&file)?.st_size as u64;
         let page = WINDOW_PAGE_BYTES as u64;
@@ -91,10 +89,10 @@ impl Region {
         if offsets.len() != geometry.window_pages() || !offsets.iter().all(lies_within) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // One more: huge pages of the host are mapped at addresses that are multiples of their size.
+        // One page more for alignment: the host's huge pages must be mapped at multiples of their size.
         let mapped_bytes = (offsets.len() + 1) * WINDOW_PAGE_BYTES;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: new addresses of the kernel's choice, which nothing can be read from or written to.
+        // SAFETY: a new mapping without access, at an address of the kernel's choice.
         let mapped = unsafe {
             rustix::mm::mmap_anonymous(ptr::null_mut(), mapped_bytes, ProtFlags::empty(), flags)?
         };
@@ -105,10 +103,10 @@ impl Region {
         for (at, &offset) in offsets.iter().enumerate() {
             let place = region.base.wrapping_add(at * WINDOW_PAGE_BYTES).cast::<c_void>();
             let flags = MapFlags::SHARED | MapFlags::FIXED;
-            // SAFETY: the place is within the addresses that were just taken, and replaces nothing else.
+            // SAFETY: the range lies within the mapping made above, and replaces nothing else.
             unsafe {
                 rustix::mm::mmap(place, WINDOW_PAGE_BYTES, access, flags, &file, offset)?;
-                // Advice that changes no byte.
+                // This advice changes no byte.
                 rustix::mm::madvise(place, WINDOW_PAGE_BYTES, Advice::LinuxDontDump)?;
                 rustix::mm::madvise(place, WINDOW_PAGE_BYTES, Advice::LinuxDontFork)?;
             }
@@ -119,31 +117,34 @@ impl Region {
     /// Maps a window as a program of the guest: a file of huge pages that the guest's agent lends.
     ///
     /// # Errors
-    /// When it is not as long as `geometry` says, and what mmap(2) says.
+    /// If the file is shorter than `geometry`; those of mmap(2).
     pub fn map_window(file: impl AsFd, geometry: Geometry) -> io::Result<Self> {
         let bytes = geometry.window_pages() * WINDOW_PAGE_BYTES;
         if rustix::fs::fstat(&file)?.st_size < bytes as i64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the window is too short"));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice. The agent, which can change the file, is trusted as
-        // the kernel is.
+        // SAFETY: a new mapping at an address of the kernel's choice. The agent could shorten the file; it is trusted
+        // like
+        // the kernel.
         let base = unsafe {
             let base =
                 rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)?;
-            // Advice that changes no byte.
+            // This advice changes no byte.
             rustix::mm::madvise(base, bytes, Advice::LinuxDontDump)?;
             base
         };
         Ok(Self { base: base.cast(), geometry, mapped: base, mapped_bytes: bytes })
     }
 
-    /// Gives the memory back, also when the other side keeps its descriptor or its mapping. The region
-    /// reads as zeros afterwards.
+    /// Frees the region's memory, even if the other side keeps its descriptor or mapping. Afterwards the region reads
+    /// as
+    /// zeros.
     pub fn discard(&self) {
         let (base, bytes) = (self.base.cast::<c_void>(), self.geometry.region_bytes());
-        // SAFETY: whoever reads the region expects any bytes at any time, zeros too. A daemon that
-        // locks its memory locked this too, and of locked memory nothing can be removed.
+        // SAFETY: readers of the region tolerate any bytes at any time, also zeros. If the daemon locks its memory, it
+        // has
+        // locked the region too, and the kernel refuses to remove locked memory.
         let removed = unsafe {
             rustix::mm::munlock(base, bytes)
                 .and_then(|()| rustix::mm::madvise(base, bytes, Advice::LinuxRemove))
@@ -166,7 +167,7 @@ impl Region {
         unsafe { &*self.base.add(at).cast() }
     }
 
-    /// The doorbell: how many commands were submitted.
+    /// The doorbell: the number of submitted commands.
     #[inline(always)]
     pub fn submitted(&self) -> &AtomicU32 {
         self.word(control::SUBMITTED)
@@ -184,7 +185,7 @@ impl Region {
         self.word(control::CLIENT_ASLEEP)
     }
 
-    /// `N` words of 8 bytes from `at` on.
+    /// `N` words of 8 bytes at offset `at`.
     #[inline(always)]
     fn words<const N: usize>(&self, at: usize) -> &[AtomicU64; N] {
         debug_assert!(at + 8 * N <= self.geometry.region_bytes() && at.is_multiple_of(8));
@@ -205,7 +206,7 @@ impl Region {
         Command::decode(&bytes)
     }
 
-    /// Writes command number `count`. The doorbell makes it known.
+    /// Writes command number `count`. The server sees it after the doorbell.
     #[inline]
     pub fn set_command(&self, count: u32, command: &Command) {
         const WORDS: usize = COMMAND_BYTES / 8;
@@ -216,7 +217,7 @@ impl Region {
         }
     }
 
-    /// Completion number `count`, if it is there: its phase says so.
+    /// Completion number `count`, if its phase bit shows that it was written.
     #[inline]
     pub fn completion(&self, count: u32) -> Option<Completion> {
         let [low, high] = self.words(self.geometry.completion_at(count));
@@ -230,8 +231,9 @@ impl Region {
         Some(Completion::decode(&bytes))
     }
 
-    /// Writes completion number `count`, with its phase, for the other side to see. All that was
-    /// written to the data area before is seen with it.
+    /// Writes completion number `count` with its phase bit. A client that sees it also sees all earlier writes to the
+    /// data
+    /// area.
     #[inline]
     pub fn complete(&self, count: u32, completion: Completion) {
         let bytes = Completion { phase: self.geometry.phase(count), ..completion }.encode();
@@ -241,10 +243,10 @@ impl Region {
         high.store(u64::from_ne_bytes(words[1]), Ordering::Release);
     }
 
-    /// Where `bytes` at `offset` of the data area lie.
+    /// The address of `bytes` bytes at `offset` of the data area.
     ///
     /// # Panics
-    /// When they do not lie in it.
+    /// If they do not lie in the data area.
     #[inline]
     fn data(&self, offset: usize, bytes: usize) -> *mut u8 {
         let area = self.geometry.data_bytes() as usize;
@@ -256,13 +258,13 @@ impl Region {
     /// Copies `bytes` to `offset` of the data area.
     ///
     /// # Panics
-    /// When they do not fit there.
+    /// If they do not lie in the data area.
     #[inline]
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.data(offset, bytes.len());
         if bytes.len() >= LINE_COPY_MIN || !to.cast::<u64>().is_aligned() {
-            // SAFETY: both ends are valid for that many bytes and do not overlap: one is memory of
-            // this process alone.
+            // SAFETY: both ranges are valid for that many bytes. They do not overlap, because one is this process's own
+            // memory.
             unsafe { copy(to, bytes.as_ptr(), bytes.len()) };
             return;
         }
@@ -282,7 +284,7 @@ impl Region {
     /// Copies from `offset` of the data area into `bytes`.
     ///
     /// # Panics
-    /// When the area ends before.
+    /// If they do not lie in the data area.
     #[inline]
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.data(offset, bytes.len());
@@ -307,12 +309,12 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: nobody has a reference into the mapping; unmapping one's own cannot fail.
+        // SAFETY: no reference into the mapping exists.
         let _ = unsafe { rustix::mm::munmap(self.mapped, self.mapped_bytes) };
     }
 }
 
-/// Copies memory that others may write meanwhile: a plain copy would be a data race in Rust's eyes.
+/// Copies memory that other processes may write meanwhile. A plain copy would be a data race in Rust's memory model.
 ///
 /// # Safety
 /// `to` is valid for writing and `from` for reading `bytes` bytes, and they do not overlap.
@@ -321,7 +323,7 @@ unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     let (lines, rest) = (bytes / 64, bytes % 64);
     let (mut to, mut from) = (to, from);
     if lines != 0 {
-        // SAFETY: the caller's promise. SSE2 is part of x86-64.
+        // SAFETY: by the caller's contract. SSE2 is part of x86-64.
         unsafe {
             asm!("2:",
                 "movups {a}, [{from}]", "movups {b}, [{from} + 16]",
@@ -334,7 +336,7 @@ unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
                 options(nostack));
         }
     }
-    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    // SAFETY: by the caller's contract. The ABI keeps the direction flag clear.
     unsafe {
         asm!("rep movsb", inout("rcx") rest => _, inout("rdi") to => _, inout("rsi") from => _,
             options(nostack, preserves_flags));

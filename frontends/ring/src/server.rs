@@ -1,4 +1,4 @@
-//! Taking connections, and ending them.
+//! Accepts connections, and ends them.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,33 +26,32 @@ use crate::bound::BoundPools;
 use crate::connection::{Ended, Shared, refuse, serve};
 use crate::pollers::Pollers;
 
-/// Connections that the kernel keeps until they are accepted.
+/// Length of the listen queue.
 const BACKLOG: i32 = 64;
-/// A connection's thread needs little: its buffers are on the heap.
+/// Stack of a connection's thread. It is small, because the thread's buffers are on the heap.
 pub(crate) const STACK_BYTES: usize = 256 << 10;
-/// How long the server waits when it has no descriptors or threads left.
+/// Pause after the server has run out of descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// Time between two looks at pools that may have to go.
+/// Time between two checks for abandoned pools.
 const SWEEP_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Settings of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Connections, of all clients together.
+    /// Most connections of all clients together.
     pub connections_max: usize,
-    /// How long a ring that has become empty is looked at, at most, before its thread sleeps.
+    /// Longest time that a thread polls an empty ring before it sleeps.
     pub poll: Duration,
-    /// Threads that may do so at the same time. Each keeps a core busy while its client has something
-    /// to do.
+    /// Most threads that poll at the same time. Each keeps a core busy while its client is active.
     pub pollers_max: u32,
-    /// How long a bound pool stays when the last connection that bound it has ended: its client may
-    /// be about to connect again. One that was bound to a server before this one stays six times as long.
+    /// Time for which a bound pool stays after the last connection that bound it has ended, so that its client can
+    /// reconnect. A pool that was bound to an earlier server stays six times as long.
     pub bound_grace: Duration,
 }
 
 impl Default for Config {
-    /// Half as many pollers as there are cores, so that the clients that poll find cores free.
+    /// Half as many pollers as cores, which leaves cores for clients that poll.
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZero::get) as u32;
         Self {
@@ -70,7 +69,7 @@ pub struct Server {
     pub(crate) open: Arc<Open>,
     pub(crate) access: Arc<dyn Access>,
     pub(crate) connections_max: usize,
-    /// Windows of guests that were attached so far.
+    /// Number of guests' windows attached so far.
     pub(crate) windows: AtomicU64,
     stop: OwnedFd,
     acceptor: Option<JoinHandle<()>>,
@@ -82,7 +81,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// The connections that are open, and who waits for their end.
+/// The open connections, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
     sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
@@ -96,11 +95,11 @@ impl Open {
 }
 
 impl Server {
-    /// A socket at `path`, ready for [`Server::start`]. What a server that has ended left there is
-    /// replaced. Everybody may connect; who is let in is up to [`Access`].
+    /// Binds a socket at `path`, for [`Server::start`]. Replaces the socket of a server that has ended. Every user can
+    /// connect; [`Access`] decides who is admitted.
     ///
     /// # Errors
-    /// `AddrInUse` when a server listens there; what the system calls say.
+    /// `AddrInUse` if a server listens there; those of the system calls.
     pub fn bind(path: &Path) -> io::Result<OwnedFd> {
         let address = SocketAddrUnix::new(path)?;
         let socket =
@@ -121,11 +120,11 @@ impl Server {
         Ok(listener)
     }
 
-    /// Serves `store` to whoever connects to `listener`, a listening Unix socket of sequential
-    /// packets, and is admitted.
+    /// Serves `store` to all admitted clients that connect to `listener`, a listening Unix socket of sequential
+    /// packets.
     ///
     /// # Errors
-    /// When there are no threads or descriptors left.
+    /// If there are no threads or descriptors left.
     pub fn start(
         listener: OwnedFd,
         store: Arc<Store>,
@@ -171,24 +170,24 @@ impl Server {
         })
     }
 
-    /// Connections that are open now.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.open.sockets().len()
     }
 }
 
 impl Drop for Server {
-    /// Accepts nobody any more, closes all connections and waits for their threads.
+    /// Stops accepting, closes all connections and waits for their threads.
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        // The eventfd is this server's own, so that there is room in its counter.
+        // Only this server writes to the eventfd, so its counter has room.
         let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
         let mut sockets = self.open.sockets();
         for socket in sockets.values() {
-            // It may be closed by the other side already.
+            // The other side may have closed it already.
             let _ = shutdown(socket, Shutdown::Both);
         }
         while !sockets.is_empty() {
@@ -197,7 +196,7 @@ impl Drop for Server {
     }
 }
 
-/// What the accepting thread has.
+/// The state of the accepting thread.
 struct Acceptor {
     listener: OwnedFd,
     access: Arc<dyn Access>,
@@ -208,11 +207,11 @@ struct Acceptor {
     /// Number of the last connection.
     last: u64,
     complaints: Arc<Complaints>,
-    /// Apart from those that peers cause: neither hides the other.
+    /// Limits lines about shortages. Separate from `complaints`, so that neither hides the other.
     shortages: Complaints,
 }
 
-/// Lines of the log about connections that fail. Any user can make as many of these as he likes.
+/// Limits log lines about failing connections, because any user can cause any number of them.
 #[derive(Debug)]
 struct Complaints {
     began: Instant,
@@ -224,7 +223,7 @@ impl Complaints {
         Self { began: Instant::now(), lines: Mutex::default() }
     }
 
-    /// Whether a line may be written now: then how many were left out since the last one.
+    /// If a line may be written now, the number of lines left out since the last one.
     fn line(&self) -> Option<u64> {
         let now_ms = self.began.elapsed().as_millis() as u64;
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).line(now_ms)
@@ -256,7 +255,7 @@ impl Acceptor {
         }
     }
 
-    /// Lets a connection in, and starts its thread.
+    /// Admits a connection, and starts its thread.
     fn take(&mut self, socket: OwnedFd) {
         let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
         if self.open.sockets().len() >= self.config.connections_max {
@@ -309,7 +308,7 @@ pub(crate) fn reason(why: Denied) -> Reason {
     }
 }
 
-/// A connection's thread.
+/// The main function of a connection's thread.
 fn attend(
     shared: &Shared,
     socket: &OwnedFd,
@@ -338,7 +337,7 @@ fn attend(
     }
 }
 
-/// A connection's place among those that are open, given up when its thread ends or never began.
+/// A connection's entry among the open ones. It is dropped when the connection's thread ends or can't be started.
 pub(crate) struct Seat {
     pub(crate) number: u64,
     pub(crate) client: ClientId,

@@ -1,4 +1,5 @@
-//! Windows of guests: rings whose region lies in a guest's own memory, and whose wake-ups somebody carries to the guest.
+//! Guests' windows: rings whose region lies in a guest's own memory. The caller forwards their wake-ups to and from the
+//! guest.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,18 +15,19 @@ use crate::connection::{Ended, Shared, exchange};
 use crate::region::Region;
 use crate::server::{STACK_BYTES, Seat, Server, reason};
 
-/// Windows are numbered apart from the connections that were accepted.
+/// Number of the first window. Accepted connections have smaller numbers.
 const FIRST: u64 = 1 << 63;
 
-/// A window that is served.
+/// A served window.
 #[derive(Debug)]
 pub struct Attached {
-    /// What the window's ring grants.
+    /// The sizes granted to the window's ring.
     pub geometry: Geometry,
     /// The number of the server's run; see [`spillway_wire::ring::Welcome::Granted`].
     pub instance: u64,
-    /// Carries wake-ups both ways, [`spillway_wire::ring::WAKE`] in a message of its own. The server's end of it is closed
-    /// once the region is unmapped, and not before.
+    /// Carries wake-ups both ways, each a message of [`spillway_wire::ring::WAKE`]. The server closes its end after it
+    /// has
+    /// unmapped the region, never before.
     pub socket: OwnedFd,
     state: Arc<AttachedState>,
 }
@@ -37,24 +39,26 @@ struct AttachedState {
 }
 
 impl Attached {
-    /// Ends the ring, whatever its client still submits. [`Self::socket`] says when the region is unmapped.
+    /// Ends the ring, even if its client continues to submit commands. Once the region is unmapped, the server's end of
+    /// [`Self::socket`] is closed.
     pub fn end(&self) {
         self.state.stop.store(true, Ordering::Relaxed);
-        // The reading side stays open: its end is what tells.
+        // The reading side stays open: its end of file tells when the region is unmapped.
         let _ = shutdown(&self.socket, Shutdown::Write);
     }
 
-    /// Whether it has ended because its client broke the protocol. To be asked once the server's end of [`Self::socket`] is closed.
+    /// Whether it ended because its client broke the protocol. Valid once the server's end of [`Self::socket`] is
+    /// closed.
     pub fn is_broken(&self) -> bool {
         self.state.is_broken.load(Ordering::Relaxed)
     }
 }
 
 impl Server {
-    /// Serves a ring in a region that `map` makes, for a client of this name.
+    /// Serves a ring for the client with this name, in the region that `map` returns.
     ///
     /// # Errors
-    /// Why not, as a client that connects is told.
+    /// The reason of the refusal, as for a client that connects.
     pub fn attach(
         &self,
         client: &str,
@@ -87,7 +91,7 @@ impl Server {
         let (instance, state) = (shared.instance, Arc::<AttachedState>::default());
         let own = state.clone();
         let serve = move || {
-            // In this order: the region is gone before the socket closes.
+            // The order of these drops matters: the region is unmapped before the socket closes.
             let _seat = seat;
             let socket = ours;
             let region = region;
@@ -96,7 +100,7 @@ impl Server {
             drop(granted);
             match ended {
                 Ok(()) => {}
-                // A guest can do so as often as it likes: whoever has attached the window says it.
+                // A guest can cause this at any rate, so the caller decides whether to log it.
                 Err(Ended::Protocol(_)) => own.is_broken.store(true, Ordering::Relaxed),
                 Err(ended) => {
                     tracing::warn!(client = client.0, ?ended, "a guest's window is closed")
@@ -109,7 +113,7 @@ impl Server {
     }
 }
 
-/// Gives back what was granted when the window ends.
+/// A window's grant. Dropping it returns the grant.
 struct Granted {
     shared: Arc<Shared>,
     admitted: Admitted,

@@ -1,4 +1,4 @@
-//! The backing file: fully allocated, read and written past the page cache.
+//! The backing file of a disk: fully allocated, read and written by direct I/O.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -21,12 +21,12 @@ pub struct Backing {
     file: File,
     blocks: u64,
     is_new: bool,
-    /// What each request to it waits, to stand for a slower disk.
+    /// Delay of each request to the file, to simulate a slower disk.
     latency: Duration,
 }
 
 impl Backing {
-    /// Opens the file, or makes it, with all its blocks allocated.
+    /// Opens or creates the file, and allocates all its blocks.
     pub fn open(config: &DiskConfig) -> Result<Self, Error> {
         let path = &config.backing;
         let wrong = |error: Errno| Error::Open { path: path.clone(), error: error.into() };
@@ -37,14 +37,14 @@ impl Backing {
         let file = open_direct(path).map_err(wrong)?;
         let allocated = Self::allocate(config, &file);
         if made && matches!(allocated, Err(ref error) if !matches!(error, Error::InUse(_))) {
-            // Nothing is left of what did not fit. That it can't be removed is no news beside that.
+            // Removes the new file if its blocks can't be allocated. The error of the allocation is the one to report.
             let _ = std::fs::remove_file(path);
         }
         let blocks = allocated? / PAGE_BYTES as u64;
         Ok(Self { file, blocks, is_new: made, latency: config.latency })
     }
 
-    /// Sees to it that the file has all its blocks; the disk's length.
+    /// Allocates all blocks of the file. Returns the disk's length in bytes.
     fn allocate(config: &DiskConfig, file: &File) -> Result<u64, Error> {
         let path = &config.backing;
         let found = file.metadata().map_err(|error| Error::Open { path: path.clone(), error })?;
@@ -62,17 +62,17 @@ impl Backing {
         Ok(bytes)
     }
 
-    /// Whether it was made just now.
+    /// Whether [`Self::open`] created it.
     pub const fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Its length.
+    /// Its length in blocks.
     pub const fn blocks(&self) -> u64 {
         self.blocks
     }
 
-    /// Reads blocks from `first` on.
+    /// Reads the blocks from `first`, at most [`GROUP_BLOCKS`].
     pub fn read(&self, first: u64, pages: &mut [PageBuf]) -> io::Result<()> {
         self.wait();
         let count = pages.len();
@@ -89,7 +89,7 @@ impl Backing {
         Ok(())
     }
 
-    /// Writes blocks from `first` on.
+    /// Writes the blocks from `first`, at most [`GROUP_BLOCKS`].
     pub fn write(&self, first: u64, pages: &[PageBuf]) -> io::Result<()> {
         self.wait();
         let mut done = 0;
@@ -103,7 +103,7 @@ impl Backing {
         Ok(())
     }
 
-    /// Makes blocks zeros, and keeps them allocated.
+    /// Fills blocks with zeros, and keeps them allocated.
     pub fn zero(&self, first: u64, count: usize) -> io::Result<()> {
         let (at, bytes) = (first * PAGE_BYTES as u64, (count * PAGE_BYTES) as u64);
         match fallocate(&self.file, FallocateFlags::ZERO_RANGE, at, bytes) {
@@ -115,7 +115,7 @@ impl Backing {
         }
     }
 
-    /// Makes what was written last.
+    /// Makes completed writes durable.
     pub fn sync(&self) -> io::Result<()> {
         Ok(fdatasync(&self.file)?)
     }
@@ -127,11 +127,11 @@ impl Backing {
     }
 }
 
-/// Checks that a disk can be opened over a file as it is, or as it would be made, and leaves it alone.
+/// Checks that a disk can be opened over a file that exists or would be created. Changes nothing.
 ///
 /// # Errors
-/// What [`crate::Disk::open`] would say of the file. That another process has it in use, that there is no room for
-/// it, or that its permissions are wrong is seen only when it is opened.
+/// Those of [`crate::Disk::open`] for the file. Not found here, only when the disk is opened: another process uses the
+/// file, the file system lacks space, or the permissions are wrong.
 pub fn check(path: &Path, bytes: u64) -> Result<(), Error> {
     let cant_open = |error| Error::Open { path: path.to_owned(), error };
     match path.metadata() {
@@ -149,20 +149,20 @@ pub fn check(path: &Path, bytes: u64) -> Result<(), Error> {
     }
 }
 
-/// A disk's length: `bytes`, or where that is 0 the file's.
+/// A disk's length: `bytes`, or the file's length if `bytes` is 0.
 fn length(path: &Path, bytes: u64, file_bytes: u64) -> Result<u64, Error> {
     let bytes = if bytes == 0 { file_bytes } else { bytes };
     if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES as u64) || bytes > BYTES_MAX {
         return Err(Error::Size { bytes });
     }
-    // One that was just made has no length yet.
+    // A file that was just created has no length yet.
     if file_bytes != 0 && file_bytes < bytes {
         return Err(Error::TooSmall { path: path.to_owned(), file_bytes, bytes });
     }
     Ok(bytes)
 }
 
-/// Opens past the page cache, where that can be done.
+/// Opens the file for direct I/O, if the file system supports it.
 fn open_direct(path: &Path) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
@@ -179,7 +179,7 @@ fn open_direct(path: &Path) -> Result<File, Errno> {
     }
 }
 
-/// Whole blocks of what was read or written; at least one, else it failed.
+/// The number of whole blocks read or written. Less than one block is an error, unless the call was interrupted.
 fn whole(done: Result<usize, Errno>) -> io::Result<usize> {
     match done {
         Err(Errno::INTR) => Ok(0),

@@ -1,7 +1,8 @@
-//! A descriptor chain: which parts of the guest's memory a request is made of.
+//! A descriptor chain: the parts of the guest's memory that make up a request.
 //!
-//! virtio-queue's own chain begins at the available ring alone. A request that was in flight when a
-//! daemon was killed is known by its head, so the chain is walked here from a head, with the same bounds.
+//! virtio-queue can walk a chain only from the available ring. Of a request that was in flight when a
+//! daemon was killed, only the head is known. So this module walks a chain from its head, with the same
+//! bounds.
 
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
@@ -12,14 +13,14 @@ pub const SEGMENTS_MAX: usize = 256;
 /// Bytes of a descriptor.
 const DESCRIPTOR_BYTES: u32 = 16;
 
-/// Why a chain can't be followed.
+/// Why a chain can't be walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// It is not as virtio says.
+    /// It violates virtio.
     Chain,
-    /// It names memory that the guest's QEMU does not share, or that is not there.
+    /// It names memory that the guest's QEMU does not share, or that does not exist.
     Memory {
-        /// Where, in the guest.
+        /// The guest's address.
         address: u64,
     },
 }
@@ -31,21 +32,21 @@ struct Segment {
     bytes: u32,
 }
 
-/// The parts of a request, in a buffer that is used again.
+/// The parts of a request, in a buffer that is reused for each request.
 #[derive(Debug)]
 pub struct Chain {
     segments: Box<[Segment; SEGMENTS_MAX]>,
-    /// Parts that the device reads; those it writes follow.
+    /// Number of parts that the device reads; the parts that it writes follow.
     out: usize,
     count: usize,
 }
 
-/// A descriptor table, of the queue or of one request.
+/// A descriptor table: that of the queue, or the indirect table of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct DescriptorTable {
     /// Its address in the guest.
     pub address: u64,
-    /// Its descriptors.
+    /// Its number of descriptors.
     pub length: u16,
 }
 
@@ -56,7 +57,7 @@ impl DescriptorTable {
         }
         let offset = u64::from(at) * u64::from(DESCRIPTOR_BYTES);
         let address = self.address.checked_add(offset).ok_or(Malformed::Chain)?;
-        // A copy: what is checked is what is used.
+        // A copy, so that the guest can't change it between check and use.
         memory.read_obj(GuestAddress(address)).map_err(|_| Malformed::Memory { address })
     }
 }
@@ -80,8 +81,8 @@ impl Chain {
             if descriptor.refers_to_indirect_table() {
                 let length = descriptor.len() / DESCRIPTOR_BYTES;
                 let whole = descriptor.len().is_multiple_of(DESCRIPTOR_BYTES);
-                // One level, at the end of a chain; a table that is longer than a chain may be is
-                // walked no further than that.
+                // One level of indirection is allowed, at the end of a chain. The walk of a long table ends at
+                // SEGMENTS_MAX.
                 if indirect || !whole || descriptor.has_next() || length == 0 {
                     return Err(Malformed::Chain);
                 }
@@ -94,7 +95,7 @@ impl Chain {
             if !descriptor.has_next() {
                 return Ok(());
             }
-            // A chain that goes round in a circle ends at the bound on its parts.
+            // A circular chain ends at SEGMENTS_MAX.
             at = descriptor.next();
         }
     }
@@ -111,33 +112,33 @@ impl Chain {
         Ok(())
     }
 
-    /// What the device reads.
+    /// The parts that the device reads.
     pub fn device_reads(&self) -> Cursor<'_> {
         Cursor { segments: &self.segments[..self.out], at: 0 }
     }
 
-    /// What the device writes.
+    /// The parts that the device writes.
     pub fn device_writes(&self) -> Cursor<'_> {
         Cursor { segments: &self.segments[self.out..self.count], at: 0 }
     }
 }
 
-/// A place in the parts of a request.
+/// A position in the parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Cursor<'a> {
     segments: &'a [Segment],
-    /// Bytes of the first that are behind.
+    /// Bytes of the first part that were consumed.
     at: u32,
 }
 
 impl Cursor<'_> {
-    /// Bytes ahead.
+    /// Number of remaining bytes.
     pub fn left(&self) -> u64 {
         let all: u64 = self.segments.iter().map(|segment| u64::from(segment.bytes)).sum();
         all - u64::from(self.at)
     }
 
-    /// Goes forward to where `bytes` are left.
+    /// Skips ahead until `bytes` bytes remain.
     pub fn leave(&mut self, bytes: u64) {
         let mut skip = self.left().saturating_sub(bytes);
         while skip != 0 {
@@ -146,7 +147,7 @@ impl Cursor<'_> {
         }
     }
 
-    /// Takes the next part of at most `bytes` bytes: its address and length.
+    /// Consumes the next part, at most `bytes` bytes. Returns its address and length; length 0 at the end.
     fn next_part(&mut self, bytes: u64) -> (u64, u64) {
         while let [segment, rest @ ..] = self.segments {
             let left = segment.bytes - self.at;
@@ -179,7 +180,7 @@ impl Cursor<'_> {
         Ok(())
     }
 
-    /// Copies bytes to the next place in the guest's memory.
+    /// Copies bytes to the next part of the guest's memory.
     pub fn write(&mut self, memory: &GuestMemoryMmap, bytes: &[u8]) -> Result<(), Malformed> {
         let mut rest = bytes;
         while !rest.is_empty() {

@@ -1,11 +1,11 @@
-//! What a disk is, and where it lies.
+//! The settings of a disk.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use spillway_types::ClientId;
 
-/// What a disk is for.
+/// The purpose of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Swap space: a block lies in the store or in the file.
@@ -14,19 +14,19 @@ pub enum Kind {
     Cache,
 }
 
-/// How a disk is set up.
+/// The settings of a disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Its name, for the log.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub kind: Kind,
-    /// Whose pages its blocks are.
+    /// The client that its blocks count towards.
     pub client: ClientId,
-    /// Its length; 0 for the backing file's.
+    /// Its length; 0 for the length of the backing file.
     pub bytes: u64,
-    /// The backing file. The map lies beside it, with `.map` after its name.
+    /// The backing file. The map lies beside it, with `.map` appended to the name.
     pub backing: PathBuf,
-    /// What each request to the backing file waits, to stand for a slower disk.
+    /// Delay of each request to the backing file, to simulate a slower disk.
     pub latency: Duration,
 }

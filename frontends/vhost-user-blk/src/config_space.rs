@@ -1,31 +1,32 @@
-//! What the device shows of itself: `struct virtio_blk_config` (virtio 1.2, section 5.2.4).
+//! The device's configuration space: `struct virtio_blk_config` (virtio 1.2, section 5.2.4).
 
 use spillway_types::PAGE_BYTES;
 
 use crate::chain::SEGMENTS_MAX;
 use crate::request::{RANGES_MAX, SECTOR_BYTES, ZERO_SECTORS_MAX};
 
-/// Bytes of it that we know.
+/// Bytes of the supported fields.
 const BYTES: usize = 60;
-/// Most parts of a request beside header and status; what fits a queue of 128.
+/// Most parts of a request besides header and status, so that a request fits a queue of 128.
 const PARTS_MAX: u32 = 126;
 /// Sectors of a block.
 const BLOCK_SECTORS: u32 = (PAGE_BYTES as u64 / SECTOR_BYTES) as u32;
 
 const _: () = assert!(PARTS_MAX as usize + 2 <= SEGMENTS_MAX);
 
-/// The configuration space of a disk, `size` bytes from `offset` on; zeros beyond what there is.
+/// `size` bytes of a disk's configuration space, from `offset`; zeros beyond its end.
 pub fn read(blocks: u64, queues: u16, offset: usize, size: usize) -> Vec<u8> {
     let mut space = [0; BYTES];
     let mut set = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
     set(0, &(blocks * u64::from(BLOCK_SECTORS)).to_le_bytes());
     set(12, &PARTS_MAX.to_le_bytes());
-    // Requests may be of 512 bytes, and are best of 4096.
+    // Logical blocks of 512 bytes; physical blocks and the minimum I/O size are 4096.
     set(20, &(SECTOR_BYTES as u32).to_le_bytes());
     set(24, &[BLOCK_SECTORS.ilog2() as u8]);
     set(26, &(BLOCK_SECTORS as u16).to_le_bytes());
     set(34, &queues.to_le_bytes());
-    // Discards and zeros: sectors of a range, ranges, alignment; whether zeros give memory back.
+    // For discards: most sectors of a range, most ranges, alignment. For zeros: the same without alignment, and that
+    // they free memory.
     set(36, &ZERO_SECTORS_MAX.to_le_bytes());
     set(40, &(RANGES_MAX as u32).to_le_bytes());
     set(44, &BLOCK_SECTORS.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What a guest's QEMU says over the socket (vhost-user).
+//! The connection of a guest's QEMU: the messages of vhost-user.
 
 use std::fs::File;
 use std::sync::{Arc, PoisonError};
@@ -27,7 +27,7 @@ use crate::queue::{Call, RunningQueue, Setup, notify};
 /// Longest queue.
 const QUEUE_SIZE_MAX: u16 = 1024;
 
-/// One guest's device, as long as its QEMU is connected.
+/// One guest's device while its QEMU is connected.
 pub struct Connection {
     disk: Arc<Disk>,
     features: u64,
@@ -36,7 +36,7 @@ pub struct Connection {
     queues: Vec<QueueState>,
 }
 
-/// What was said of a queue.
+/// The settings of a queue, from vhost-user's messages.
 #[derive(Default)]
 struct QueueState {
     size: u16,
@@ -52,7 +52,7 @@ struct QueueState {
 }
 
 impl QueueState {
-    /// Stops it; the memory that it lies in is no longer touched.
+    /// Stops the queue's thread. Afterwards the queue's memory is not accessed.
     fn stop(&mut self) {
         if let Some(running) = self.running.take() {
             self.next = running.stop();
@@ -60,7 +60,7 @@ impl QueueState {
     }
 }
 
-/// No thread of ours waits for what the peer does with its descriptors.
+/// Makes a descriptor of the peer non-blocking, so that no thread waits for the peer.
 fn never_wait(file: &File) -> Result<()> {
     let set = || fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK);
     set().map_err(|errno| Error::ReqHandlerError(errno.into()))
@@ -70,7 +70,7 @@ const fn bit(number: u32) -> u64 {
     1 << number
 }
 
-/// What the device can do.
+/// The features that the device offers.
 fn features() -> u64 {
     VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
         | bit(VIRTIO_F_VERSION_1)
@@ -95,7 +95,7 @@ impl Connection {
         self.queues.get_mut(index as usize).ok_or(Error::InvalidParam)
     }
 
-    /// Serves a queue if all is known of it.
+    /// Starts serving a queue, if its settings are complete.
     fn start(&mut self, index: u32) -> Result<()> {
         let event_index = self.features & bit(VIRTIO_RING_F_EVENT_IDX) != 0;
         let (disk, inflight) = (Arc::clone(&self.disk), self.inflight.clone());
@@ -136,12 +136,12 @@ impl Connection {
     }
 
     fn stop_all(&mut self) {
-        // All are asked before one is waited for.
+        // Asks all queues to end before it waits for the first.
         self.queues.iter().filter_map(|queue| queue.running.as_ref()).for_each(RunningQueue::ask);
         self.queues.iter_mut().for_each(QueueState::stop);
     }
 
-    /// The reason of a refusal is for the operator; the peer sees an error.
+    /// Logs the reason of a refusal for the operator. The peer gets only an error.
     fn refused(&self, error: &crate::Error) -> Error {
         tracing::error!(disk = self.disk.name(), "the guest is not served: {error}");
         Error::InvalidParam
@@ -178,7 +178,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
             return Err(Error::InvalidParam);
         }
         self.features = wanted;
-        // Without it no message says when a queue begins.
+        // Without protocol features, no message enables a queue, so queues start enabled.
         if wanted & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
             self.queues.iter_mut().for_each(|queue| queue.enabled = true);
         }
@@ -240,7 +240,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let queue = self.queue(index.into())?;
         queue.stop();
-        // Without a descriptor the queue would have to be looked at all the time.
+        // Without a kick descriptor the queue would have to be polled, which is not supported.
         let kick = fd.ok_or(Error::InvalidParam)?;
         never_wait(&kick)?;
         queue.kick = Some(kick);
@@ -251,7 +251,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         let queue = self.queue(index.into())?;
         fd.as_ref().map_or(Ok(()), never_wait)?;
         *queue.call.lock().unwrap_or_else(PoisonError::into_inner) = fd.map(Arc::new);
-        // What was completed while there was none is told now.
+        // Notifies the guest of requests that were completed while there was no call descriptor.
         notify(&queue.call);
         Ok(())
     }
@@ -293,7 +293,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
         _flags: VhostUserConfigFlags,
     ) -> Result<Vec<u8>> {
         let queues = self.queues.len() as u16;
-        // The message's own bound on offset and size holds here.
+        // The vhost crate has checked offset and size.
         Ok(config_space::read(self.disk.blocks(), queues, offset as usize, size as usize))
     }
 

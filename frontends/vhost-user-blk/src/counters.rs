@@ -1,4 +1,4 @@
-//! What a disk counts.
+//! The counters of a disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ impl Counter {
     }
 }
 
-/// Counters of a disk, blocks of 4096 bytes but for the errors.
+/// The live counters of a disk; see [`DiskStatistics`].
 #[derive(Debug, Default)]
 pub struct Counters {
     pub store_reads: Counter,
@@ -30,22 +30,22 @@ pub struct Counters {
     pub errors: Counter,
 }
 
-/// Counters of a disk at one moment: blocks of 4096 bytes, but for the errors. They only grow.
+/// The counters of a disk since it was opened, in blocks of 4096 bytes. `refused` counts puts, `errors` requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStatistics {
     /// Blocks read from the store.
     pub store_reads: u64,
     /// Blocks read from the backing file.
     pub file_reads: u64,
-    /// Blocks read that lie nowhere.
+    /// Blocks read that had no value, and so read as zeros.
     pub zero_reads: u64,
-    /// Blocks whose last write went to the store.
+    /// Blocks written to the store.
     pub store_writes: u64,
-    /// Blocks whose last write went to the backing file.
+    /// Blocks written to the backing file.
     pub file_writes: u64,
     /// Puts that the store refused.
     pub refused: u64,
-    /// Blocks that the guest gave back.
+    /// Blocks that the guest discarded or filled with zeros.
     pub discarded: u64,
     /// Blocks moved from the store to the backing file.
     pub demoted: u64,

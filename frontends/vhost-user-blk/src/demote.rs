@@ -1,4 +1,4 @@
-//! Moving a swap disk's blocks from the store to its file.
+//! Demotion: moves a swap disk's blocks from the store to its file.
 
 use std::collections::BinaryHeap;
 use std::sync::atomic::Ordering;
@@ -13,9 +13,11 @@ use crate::group::{GROUP_BLOCKS, Group, runs};
 use crate::map::BlockLocation;
 
 impl Disk {
-    /// Moves up to `blocks_max` blocks from the store to the backing file: those that were read back
-    /// first, since a swap slot that was read is probably dead, then those that were put longest ago.
-    /// Stops at `deadline`. A cache disk has none to move.
+    /// Moves up to `blocks_max` blocks from the store to the backing file. It chooses blocks that were read back,
+    /// because a
+    /// swap slot that was read is probably dead, then the blocks that were put longest ago. Stops at `deadline`. A
+    /// cache disk
+    /// has no blocks to move.
     pub fn demote(&self, blocks_max: usize, deadline: Option<Instant>) -> Demoted {
         let mut demoted = Demoted::default();
         if self.config.kind == Kind::Cache || blocks_max == 0 {
@@ -33,11 +35,11 @@ impl Disk {
         demoted
     }
 
-    /// Moves all blocks to the backing file; from now on what is written goes there alone, so that
-    /// nothing is left in the store, whoever still writes.
+    /// Moves all blocks to the backing file. From now on writes go only to the file, so the store stays empty even if a
+    /// guest continues to write.
     pub fn drain(&self) -> Demoted {
         let mut demoted = Demoted::default();
-        // A write that has not seen it has its group, and is waited for there.
+        // A write that has not seen the flag holds its group's lock, so demote_group waits for it.
         self.closed.store(true, Ordering::SeqCst);
         if self.config.kind == Kind::Swap {
             let mut pages = vec![PageBuf::ZERO; GROUP_BLOCKS];
@@ -102,12 +104,12 @@ impl Disk {
     }
 }
 
-/// What became of blocks that were to be moved.
+/// The result of a demotion.
 #[derive(Debug, Default)]
 pub struct Demoted {
-    /// How many were moved.
+    /// Number of moved blocks.
     pub blocks: usize,
-    /// Why the first of the others was not.
+    /// Why the first of the blocks that were not moved failed.
     pub failed: Option<Error>,
 }
 

@@ -1,25 +1,26 @@
 //! A disk whose blocks lie in the store or in a file.
 //!
-//! A block is 4096 bytes. What a *swap* disk does to one:
+//! A block has 4096 bytes. The steps of a *swap* disk, in order:
 //!
-//! | request | what is done, in this order |
+//! | request | steps |
 //! |---|---|
-//! | write | put; the map says *store*. Refused: to the file; the map says *file* |
-//! | read | get; the map says whose bytes count |
-//! | discard, zeros | the map says *nowhere*; flush |
-//! | demotion | get; to the file; the map says *file*; flush |
+//! | write | put; mark *store* in the map. If the put is refused: write to the file; mark *file* |
+//! | read | get; use its bytes only if the map says *store* |
+//! | discard, zeros | mark *nowhere*; flush |
+//! | demotion | read from the store; write to the file; mark *file*; flush |
 //!
-//! The map decides and nothing else. So whatever instant a daemon is killed at, what was acknowledged
-//! is read: before the map is changed the old value is still where the map says, but for a write, whose
-//! guest has not been answered and asks again (`inflight`). What a kill left in the store that the map
-//! does not name is flushed when the disk is opened; what the map names and the store has not is
-//! *lost*, and reading it is an error until it is written or discarded.
+//! Only the map decides where a block's value lies. So a read returns the acknowledged value, whenever a
+//! daemon was killed: until a step changes the map, the old value is still where the map says. The
+//! exception is a write, but its guest got no answer, so the write is executed again (`inflight`). When a
+//! disk is opened, it flushes values in the store that the map does not name. A block that the map names
+//! but the store lacks is *lost*: reading it is an error until it is written or discarded.
 //!
-//! Block 0 of a swap disk always lies in the file: it holds the signature by which a guest knows its
-//! swap space again when host and store were restarted.
+//! Block 0 of a swap disk always lies in the file. It holds the signature by which a guest recognizes its
+//! swap space after a restart of host and store.
 //!
-//! A *cache* disk has all blocks in the file and clean copies of some in an ephemeral pool. A write
-//! drops the copy, then goes to the file; a read that the pool misses puts what the file has.
+//! A *cache* disk has all blocks in the file, and clean copies of some in an ephemeral pool. A write
+//! drops the copy and then writes to the file. A read that misses in the pool reads the file and puts a
+//! copy.
 
 use std::io;
 use std::sync::Arc;
@@ -38,10 +39,10 @@ use crate::error::Error;
 use crate::group::{Group, runs};
 use crate::map::{BlockLocation, Map};
 
-/// The age of a block that was read back: older than all others.
+/// The age of a block that was read back, which is older than all others.
 pub(crate) const READ_BACK: u32 = 0;
 
-/// A tmem disk. Requests go through `&self`, from any number of threads.
+/// A tmem disk. Any number of threads may send requests.
 #[derive(Debug)]
 pub struct Disk {
     pub(crate) store: Arc<Store>,
@@ -50,14 +51,14 @@ pub struct Disk {
     pub(crate) file: Backing,
     pub(crate) map: Map,
     pub(crate) stripes: Stripes,
-    /// When a block was put, in turns of [`Disk::next_turn`].
+    /// The turn of [`Disk::next_turn`] in which each block was put.
     pub(crate) ages: Box<[AtomicU32]>,
     pub(crate) turn: AtomicU32,
     pub(crate) counters: Counters,
-    /// Whether writes go to the file alone.
+    /// Whether writes go only to the file.
     pub(crate) closed: AtomicBool,
     opened: Instant,
-    /// In which second since then a failure was last said.
+    /// The second since `opened`, counted from 1, in which a failure was last logged.
     said: AtomicU64,
 }
 
@@ -72,7 +73,7 @@ pub(crate) const fn key_of(block: u64) -> Key {
 }
 
 impl Disk {
-    /// Opens a disk: its backing file, its map and its pool, which are those of before if there are.
+    /// Opens a disk: its backing file, its map and its pool. Creates those that do not exist.
     ///
     /// # Errors
     /// A file can't be used, or the store has no pool left.
@@ -81,7 +82,7 @@ impl Disk {
         let mut path = config.backing.clone().into_os_string();
         path.push(".map");
         if file.is_new() {
-            // A map of another file would take its zeros for what was written.
+            // A map that belonged to another file would take the new file's zeros for written values.
             let _ = std::fs::remove_file(&path);
         }
         let map = Map::open(path.as_ref(), file.blocks(), config.kind)?;
@@ -104,16 +105,16 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Finds the pool of before, or makes one.
+    /// Finds the disk's pool from before, or creates one.
     fn take_up_pool(&mut self) -> Result<(), Error> {
         let client = self.config.client;
         let pools = self.store.pools(client)?;
         let is_it = |pool: &PoolId| self.store.identity(*pool) == self.map.pool();
         let known = pools.iter().map(|pool| pool.id).find(is_it);
         if self.config.kind == Kind::Cache {
-            // Somebody may have changed the file while no daemon had it.
+            // The file may have changed while no daemon had it open, so the old copies are dropped.
             known.map_or(Ok(()), |pool| self.store.leave_pool(pool))?;
-            // Of a shared pool a get leaves the value where it is.
+            // The pool is shared, because a get from a private ephemeral pool removes the value.
             let uuid = random()?;
             self.store.authorise(client, uuid)?;
             self.pool = self.store.create_pool(client, PoolSpec::shared_ephemeral(uuid))?;
@@ -174,7 +175,7 @@ impl Disk {
         self.config.kind
     }
 
-    /// The pool that its blocks are put into.
+    /// The pool of its blocks.
     pub const fn pool(&self) -> PoolId {
         self.pool
     }
@@ -206,7 +207,7 @@ impl Disk {
             let block = first + at as u64;
             let place = self.place(block);
             let asked = self.ask_store(block, page);
-            // A store that fails is no matter to a block that lies elsewhere.
+            // A failure of the store matters only to blocks that lie in it.
             let stored =
                 if place == BlockLocation::Store { asked? } else { asked.unwrap_or(false) };
             match place {
@@ -240,13 +241,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Asks the store for every block that is read, also for those that the map has in the file: the
-    /// store's statistics see what a client puts and gets wherever it lies.
+    /// Gets a block from the store. This happens for every block that is read, also for blocks in the file, so that the
+    /// store's statistics include all of the client's gets.
     fn ask_store(&self, block: u64, page: &mut PageBuf) -> Result<bool, Error> {
         Ok(self.store.get(self.pool, key_of(block), &mut page.0)? == Get::Hit(PAGE_BYTES))
     }
 
-    /// Puts a block; whether the store took it.
+    /// Puts a block. Returns whether the store took it.
     fn offer(&self, block: u64, page: &PageBuf) -> bool {
         let taken = self.store.put(self.pool, key_of(block), &page.0) == Put::Stored;
         if !taken {
@@ -255,14 +256,14 @@ impl Disk {
         taken
     }
 
-    /// Has the store drop blocks.
+    /// Removes blocks from the store.
     pub(crate) fn forget(&self, first: u64, count: usize) {
         for block in first..first + count as u64 {
             self.store.flush(self.pool, key_of(block));
         }
     }
 
-    /// Where a block's value lies.
+    /// The place of a block's value.
     fn place(&self, block: u64) -> BlockLocation {
         match self.config.kind {
             Kind::Swap => self.map.place(block),
@@ -273,13 +274,13 @@ impl Disk {
     /// Writes blocks of one group.
     ///
     /// # Errors
-    /// [`Error::File`]; blocks that were not written are lost.
+    /// [`Error::File`]. Blocks that were not written are lost.
     pub fn write(&self, first: u64, pages: &[PageBuf]) -> Result<(), Error> {
         let _alone = self.stripes.alone(Group::of(first).number);
         self.change(first, pages)
     }
 
-    /// As [`Self::write`], for a caller that has the group.
+    /// As [`Self::write`], for a caller that holds the group's lock.
     fn change(&self, first: u64, pages: &[PageBuf]) -> Result<(), Error> {
         match self.config.kind {
             Kind::Swap => self.change_swap(first, pages),
@@ -300,7 +301,7 @@ impl Disk {
         let mut stored = 0_u64;
         for (at, page) in pages.iter().enumerate() {
             let block = first + at as u64;
-            // The signature: see above.
+            // Block 0, the signature, always goes to the file.
             if block != 0 && !is_closed && self.offer(block, page) {
                 stored |= 1 << at;
                 self.ages[block as usize].store(turn, Ordering::Relaxed);
@@ -317,7 +318,7 @@ impl Disk {
             let run = (u64::MAX >> (u64::BITS - length as u32)) << (start as u64 + shift);
             let written = self.file.write(first + start as u64, &pages[start..start + length]);
             let place = if written.is_ok() { BlockLocation::File } else { BlockLocation::Lost };
-            // What the refused put dropped is nowhere else.
+            // The refused put has dropped the old value, so if the file failed the block is lost.
             let known = self.map.set(group.first, run, place);
             match written.and(known) {
                 Ok(()) => self.counters.file_writes.add(length as u64),
@@ -342,7 +343,7 @@ impl Disk {
         self.change(block, std::slice::from_ref(&page))
     }
 
-    /// Reads a block for ourselves: the store's statistics see nothing of it.
+    /// Reads a block for the disk itself, without counting in the store's statistics.
     fn peek(&self, block: u64, page: &mut PageBuf) -> Result<(), Error> {
         match self.place(block) {
             BlockLocation::Nowhere => page.0.fill(0),
@@ -357,7 +358,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes blocks of one group zeros, and gives their memory back.
+    /// Fills blocks of one group with zeros, and frees their memory.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -379,8 +380,9 @@ impl Disk {
         Ok(())
     }
 
-    /// Makes what was written last, as far as that is promised: a cache disk's file. What is swapped
-    /// out is void when the host goes down.
+    /// Makes completed writes of a cache disk durable. For a swap disk it does nothing, because swapped pages are
+    /// useless
+    /// after the host restarts.
     ///
     /// # Errors
     /// [`Error::File`].
@@ -393,7 +395,7 @@ impl Disk {
 }
 
 impl Disk {
-    /// Counts a request that failed, and says why, not more than once a second.
+    /// Counts a failed request, and logs the reason at most once a second.
     pub(crate) fn count_error(&self, error: &Error) {
         self.counters.errors.add(1);
         let now = self.opened.elapsed().as_secs() + 1;

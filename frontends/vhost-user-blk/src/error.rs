@@ -1,4 +1,4 @@
-//! What can go wrong with a tmem disk.
+//! Errors of a tmem disk.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use spillway_types::{PAGE_BYTES, Size};
 
 use crate::chain::Malformed;
 
-/// Why a disk can't be had, or a request to it was not carried out.
+/// Why a disk can't be opened, or a request to it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The backing file or the map beside it can't be opened or made.
+    /// The backing file or its map can't be opened or created.
     #[error("can't use {path}: {error}")]
     Open {
         /// The file.
@@ -21,13 +21,13 @@ pub enum Error {
     /// The backing file is something else, such as a directory or a device.
     #[error("{0} is no regular file")]
     NotAFile(PathBuf),
-    /// There is neither a size nor a file that has one.
+    /// The configuration gives no size, and the file does not exist.
     #[error("{0} is not there: give the disk a size, and it is made")]
     NoSize(PathBuf),
-    /// The size is none, no multiple of a page, or too large.
+    /// The size is 0, not a multiple of a page, or too large.
     #[error("a disk is a multiple of {PAGE_BYTES} bytes long and at most {max}, not {bytes} bytes", max = Size(crate::BYTES_MAX))]
     Size {
-        /// The length asked for.
+        /// The requested length.
         bytes: u64,
     },
     /// The backing file is shorter than the disk.
@@ -52,10 +52,10 @@ pub enum Error {
         /// What the kernel says.
         error: io::Error,
     },
-    /// Another disk or another daemon has the backing file.
+    /// Another disk or another daemon uses the backing file.
     #[error("{0} is in use by another disk or daemon")]
     InUse(PathBuf),
-    /// The map is of another disk.
+    /// The map belongs to another disk, or is not a map.
     #[error("{path} {why}: remove it to begin anew, which loses what the disk holds")]
     Map {
         /// The map.
@@ -63,19 +63,19 @@ pub enum Error {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// A guest's memory lies in a file that could be made shorter under us.
+    /// A guest's memory lies in a file that could be shortened while it is mapped.
     #[error("its memory is no sealed memfd: give QEMU -object memory-backend-memfd,share=on")]
     NotSealed,
-    /// A guest's memory is made of huge pages.
+    /// A guest's memory lies in huge pages.
     #[error("its memory is made of huge pages (hugetlb), which can run out: leave hugetlb off")]
     HugePages,
-    /// A part of a guest's memory reaches beyond its file.
+    /// A part of a guest's memory extends beyond its file.
     #[error("its memory is shorter than it says")]
     ShortMemory,
     /// Parts of a guest's memory overlap, or can't be mapped.
     #[error("its memory can't be mapped: {0}")]
     MapMemory(String),
-    /// A request is not as virtio says.
+    /// A request violates virtio.
     #[error("the guest's driver made a request that virtio rules out")]
     Request,
     /// A request names memory that is not shared.
@@ -84,7 +84,7 @@ pub enum Error {
          memory-backend-memfd,share=on, also what is plugged in later"
     )]
     NotShared {
-        /// Where, in the guest.
+        /// The guest's address.
         address: u64,
     },
     /// The value of a block was in a store that is gone.

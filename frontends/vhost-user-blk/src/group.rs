@@ -1,9 +1,9 @@
-//! Blocks that lie side by side and are locked together.
+//! Groups of adjacent blocks that share a lock.
 
-/// Blocks of a group, which one lock covers: what one request to the file moves at most.
+/// Blocks of a group. One request to the backing file covers at most one group.
 pub const GROUP_BLOCKS: usize = 64;
 
-/// Blocks of one group.
+/// A group of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) number: u64,
@@ -17,7 +17,7 @@ impl Group {
     }
 }
 
-/// The runs of ones in a mask: where each begins and how long it is.
+/// The runs of ones in a mask: the start and length of each.
 pub(crate) fn runs(mask: u64) -> impl Iterator<Item = (usize, usize)> {
     let mut rest = mask;
     let mut at = 0;

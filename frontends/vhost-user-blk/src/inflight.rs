@@ -1,16 +1,16 @@
-//! The region in which requests in flight are noted, so that another daemon carries them out again
-//! when this one is killed (vhost-user, "Inflight I/O tracking", split virtqueues).
+//! The region that records requests in flight, so that the next daemon executes them again if this one is
+//! killed (vhost-user, "Inflight I/O tracking", split virtqueues).
 //!
-//! The memory is the guest's QEMU's to keep, and so as hostile as the rest of it: everything is read
-//! once and bounded. A queue's part, little-endian, begins at a multiple of 64 bytes:
+//! The guest's QEMU keeps the memory, so it is as untrusted as the guest's own. Every field is read once
+//! and bounded. A queue's part, little-endian, begins at a multiple of 64 bytes:
 //!
 //! | bytes | what |
 //! |---|---|
 //! | 0-7 | features, 0 |
 //! | 8-9 | version, 1 |
 //! | 10-11 | descriptors |
-//! | 12-13 | head of the last request that was completed |
-//! | 14-15 | index of the used ring when that was noted |
+//! | 12-13 | head of the last completed request |
+//! | 14-15 | index of the used ring after the last recorded completion |
 //! | 16.. | for each descriptor: in flight (1), padding (5), next (2), counter (8) |
 
 use std::fs::File;
@@ -48,7 +48,7 @@ const fn region_bytes(queues: u16, queue_size: u16) -> u64 {
 }
 
 impl Inflight {
-    /// Makes a region; its length and its file, for the guest's QEMU to keep.
+    /// Creates a region. Returns its length and its file, which the guest's QEMU keeps.
     pub fn create(queues: u16, queue_size: u16) -> io::Result<(u64, File)> {
         let bytes = region_bytes(queues, queue_size);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -58,7 +58,7 @@ impl Inflight {
         Ok((bytes, file.into()))
     }
 
-    /// Takes up a region that was made by [`Self::create`], perhaps of another daemon.
+    /// Maps a region that [`Self::create`] created, perhaps in another daemon.
     pub fn map(
         file: File,
         offset: u64,
@@ -83,7 +83,7 @@ pub struct QueueInflight {
 }
 
 impl QueueInflight {
-    /// The part of queue number `queue`; none when the region has none for it.
+    /// The part of queue number `queue`; none if the region has no such part.
     pub fn of(region: Arc<Inflight>, queue: u16, size: u16) -> Option<Self> {
         if queue >= region.queues || size > region.queue_size {
             return None;
@@ -92,7 +92,7 @@ impl QueueInflight {
         Some(Self { region, start, size, counter: 0 })
     }
 
-    /// A field of the region. Fields are aligned and inside it, so that this can't fail.
+    /// Reads a field of the region. Fields are aligned and inside it, so this can't fail.
     fn field<T: AtomicAccess>(&self, at: usize) -> Option<T> {
         let memory = slice(&self.region.mapping);
         vm_memory::Bytes::load(&memory, self.start + at, Ordering::SeqCst).ok()
@@ -108,8 +108,9 @@ impl QueueInflight {
         HEADER_BYTES + DESCRIPTOR_BYTES * head as usize
     }
 
-    /// Begins: the heads of the requests that were in flight, in the order in which they came, where
-    /// the used ring is at `used_index`.
+    /// Starts tracking, with the used ring at `used_index`. Returns the heads of the requests that were in flight, in
+    /// the
+    /// order of their arrival.
     pub fn recover(&mut self, used_index: u16) -> Vec<u16> {
         if self.field::<u16>(8) != Some(VERSION) {
             self.set(10, self.size);
@@ -117,7 +118,7 @@ impl QueueInflight {
             self.set(8, VERSION);
             return Vec::new();
         }
-        // The last completion was in the used ring before it was noted here.
+        // A kill came after the last completion was put into the used ring, and before it was recorded here.
         if self.field::<u16>(14) != Some(used_index) {
             let last = self.field::<u16>(12).filter(|&head| head < self.size);
             last.into_iter().for_each(|head| self.set(Self::descriptor(head), 0_u8));
@@ -133,7 +134,7 @@ impl QueueInflight {
         counted.into_iter().map(|(_, head)| head).collect()
     }
 
-    /// A request is taken from the available ring.
+    /// Records a request that was taken from the available ring.
     pub fn begin(&mut self, head: u16) {
         if head < self.size {
             self.set(Self::descriptor(head) + 8, self.counter);
@@ -142,12 +143,12 @@ impl QueueInflight {
         }
     }
 
-    /// A request is about to be put into the used ring.
+    /// Records a request that is about to be put into the used ring.
     pub fn completing(&self, head: u16) {
         self.set(12, head);
     }
 
-    /// It is there; the ring's index is `used_index` now.
+    /// Records that the request is in the used ring, whose index is now `used_index`.
     pub fn completed(&self, head: u16, used_index: u16) {
         if head < self.size {
             self.set(Self::descriptor(head), 0_u8);
@@ -193,7 +194,7 @@ mod tests {
         first.begin(3);
         first.begin(4);
         first.completing(3);
-        // Killed here: the used ring is at 1.
+        // The daemon is killed here, with the used ring at 1.
         assert_eq!(queue(&file).recover(1), [4]);
     }
 

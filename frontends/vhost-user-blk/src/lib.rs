@@ -1,9 +1,9 @@
 //! The tmem disk: a vhost-user-blk backend for the guests of a host.
 //!
-//! A guest's write of a page is a put into its client's pool; when the store refuses it, it goes to the
-//! disk's backing file. So a stock guest that swaps onto the disk swaps into the store as far as its
-//! client's target goes ([`Disk`] has the rules). The virtqueues lie in memory that the guest's QEMU
-//! shares; what is read there is copied before it is looked at.
+//! A guest's write of a page becomes a put into its client's pool. If the store refuses the put, the page
+//! goes to the disk's backing file. So an unmodified guest that swaps onto the disk swaps into the store, up
+//! to its client's target ([`Disk`] has the rules). The virtqueues lie in memory that the guest's QEMU
+//! shares; everything read from it is copied before it is checked.
 
 mod backing;
 mod chain;
@@ -33,5 +33,5 @@ pub use error::Error;
 pub use server::Server;
 pub use service::Service;
 
-/// Longest disk: its map takes a byte a block, its ages four.
+/// Longest disk, bytes. For each block its map takes one byte of memory and its ages four.
 pub const BYTES_MAX: u64 = 1 << 40;

@@ -1,7 +1,7 @@
-//! Where each block's value lies, in a file that outlives the daemon.
+//! The map: the place of each block's value, in a file that outlives the daemon.
 //!
-//! A byte a block, in memory and in the file. It is written by pwrite: the page cache keeps it when
-//! the daemon is killed. Layout, little-endian:
+//! It has one byte for each block, in memory and in the file. It is written by pwrite, so the page cache
+//! keeps it when the daemon is killed. Layout, little-endian:
 //!
 //! | bytes | what |
 //! |---|---|
@@ -30,7 +30,7 @@ const VERSION: u64 = 1;
 const HEADER_BYTES: usize = 48;
 const PLACES_START: u64 = 4096;
 
-/// Where a block's value lies.
+/// The place of a block's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum BlockLocation {
@@ -40,7 +40,7 @@ pub enum BlockLocation {
     Store,
     /// In the backing file.
     File,
-    /// It was in a store that is gone: reading it is an error.
+    /// Lost with a store that is gone: reading it is an error.
     Lost,
 }
 
@@ -81,7 +81,7 @@ impl Header {
         bytes
     }
 
-    /// Why these bytes are no header of a disk of this kind and length; else the pool.
+    /// The pool in a header. The error says why the bytes are not the header of a disk of this kind and length.
     fn decode(self, bytes: &[u8; HEADER_BYTES]) -> Result<u128, &'static str> {
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -105,7 +105,7 @@ impl Header {
 }
 
 impl Map {
-    /// Opens the map at `path`, or makes one whose blocks are nowhere.
+    /// Opens the map at `path`, or creates one whose blocks are all nowhere.
     pub fn open(path: &Path, blocks: u64, kind: Kind) -> Result<Self, Error> {
         let wrong = |error: io::Error| Error::Open { path: path.to_owned(), error };
         let mut options = OpenOptions::new();
@@ -116,7 +116,7 @@ impl Map {
         let bytes = PLACES_START + listed as u64;
         let found = file.metadata().map_err(wrong)?.len();
         let mut map = Self { file, places: Box::default(), header };
-        // A daemon that was killed while it made the file left nothing or zeros.
+        // A daemon that was killed while it created the file left an empty header or one of zeros.
         let mut start = [0; HEADER_BYTES];
         let known = map.file.read_at(&mut start, 0).map_err(wrong)?;
         let fresh = start == [0; HEADER_BYTES] && (known == HEADER_BYTES || found == 0);
@@ -124,7 +124,7 @@ impl Map {
             let pool = header.decode(&start);
             map.header.pool = pool.map_err(|why| Error::Map { path: path.to_owned(), why })?;
         }
-        // Allocated, so that no change of it can fail for want of room.
+        // The file is allocated, so that no later change fails for lack of space.
         fallocate(&map.file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
             Error::Allocate { path: path.to_owned(), bytes, error: error.into() }
         })?;
@@ -138,12 +138,12 @@ impl Map {
         Ok(map)
     }
 
-    /// The identity of the pool that [`BlockLocation::Store`] means.
+    /// The identity of the pool to which [`BlockLocation::Store`] refers.
     pub const fn pool(&self) -> u128 {
         self.header.pool
     }
 
-    /// Names another pool.
+    /// Sets the identity of the pool.
     pub fn set_pool(&mut self, pool: u128) -> io::Result<()> {
         self.header.pool = pool;
         self.file.write_all_at(&self.header.encode(), 0)
@@ -154,15 +154,16 @@ impl Map {
         BlockLocation::of(self.places[block as usize].load(Ordering::Acquire))
     }
 
-    /// Blocks that lie at `place` of those in a range.
+    /// The blocks of a range that lie at `place`.
     pub fn at(&self, place: BlockLocation, blocks: Range<u64>) -> impl Iterator<Item = u64> {
         let places = &self.places[blocks.start as usize..blocks.end as usize];
         let here = move |known: &AtomicU8| known.load(Ordering::Relaxed) == place as u8;
         blocks.zip(places).filter(move |(_, known)| here(known)).map(|(block, _)| block)
     }
 
-    /// Says where blocks of a group lie from now on: bit `n` of `chosen` is block `first + n`. Those
-    /// that lie there already are not written again. The caller has the group for itself.
+    /// Sets the place of blocks of a group. Bit `n` of `chosen` stands for block `first + n`. Does not write entries
+    /// that
+    /// have this place already. The caller holds the group's lock exclusively.
     pub fn set(&self, first: u64, chosen: u64, place: BlockLocation) -> io::Result<()> {
         let bits = (0..u64::BITS).filter(|bit| chosen >> bit & 1 != 0);
         let changed = |bit: &u32| self.place(first + u64::from(*bit)) != place;

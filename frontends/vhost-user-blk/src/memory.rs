@@ -1,8 +1,8 @@
 //! The guest's memory, as its QEMU shares it.
 //!
-//! The guest and whoever runs it can change any byte at any time, so what decides something is copied
-//! before it is looked at. They can't make an access to it fault: only memory of memfds that are sealed
-//! against shrinking is taken. QEMU's `memory-backend-memfd` seals by itself.
+//! The guest and its QEMU can change any byte at any time, so everything is copied before it is checked.
+//! They can't make an access fault, because the daemon accepts only memfds that are sealed against
+//! shrinking. QEMU's `memory-backend-memfd` sets this seal.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use vm_memory::{
 
 use crate::error::Error;
 
-/// `statfs` type of files of huge pages: a hole in one that finds no huge page faults.
+/// `statfs` type of files of huge pages. An access to a hole in such a file faults if no huge page is free.
 const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
 /// A guest's memory.
@@ -25,7 +25,7 @@ pub struct Memory {
     regions: Vec<Region>,
 }
 
-/// Where the peer has a region in its own address space, in which it names rings.
+/// A region in the peer's address space and in the guest's. The peer names rings by addresses of its own.
 #[derive(Clone, Copy, Debug)]
 struct Region {
     user: u64,
@@ -53,22 +53,22 @@ impl Memory {
         Ok(Self { guest, regions })
     }
 
-    /// The guest's address of what its QEMU has at `user`.
+    /// Translates an address of QEMU to the guest's address.
     pub fn translate(&self, user: u64) -> Option<GuestAddress> {
         let its = |region: &&Region| user >= region.user && user - region.user < region.bytes;
         let region = self.regions.iter().find(its)?;
         Some(GuestAddress(region.guest.checked_add(user - region.user)?))
     }
 
-    /// What the virtqueues lie in.
+    /// The memory that holds the virtqueues.
     pub const fn guest(&self) -> &GuestMemoryMmap {
         &self.guest
     }
 }
 
-/// Maps a part of a file that can't become shorter.
+/// Maps a part of a file that can't shrink.
 pub fn map_file(file: File, offset: u64, bytes: u64) -> Result<MmapRegion, Error> {
-    // Other files than memfds and those of huge pages know of no seals.
+    // Only memfds and files of huge pages support seals.
     let sealed = fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
     if !sealed {
         return Err(Error::NotSealed);
@@ -85,14 +85,14 @@ pub fn map_file(file: File, offset: u64, bytes: u64) -> Result<MmapRegion, Error
     let place = FileOffset::from_arc(Arc::new(file), offset);
     let mapping = MmapRegion::from_file(place, bytes as usize)
         .map_err(|error| Error::MapMemory(error.to_string()))?;
-    // A daemon that locks its memory has locked this too, and the guest's is not ours to lock.
+    // If the daemon locks its memory, it has locked this mapping too. It must not lock the guest's memory.
     // SAFETY: the range is the mapping just made; unlocking changes no byte.
     let unlocked = unsafe { rustix::mm::munlock(mapping.as_ptr().cast(), mapping.size()) };
     unlocked.map_err(|error| Error::MapMemory(error.to_string()))?;
     Ok(mapping)
 }
 
-/// A mapping as a place for atomics.
+/// A mapping as a slice for atomic access.
 pub fn slice(mapping: &MmapRegion) -> VolatileSlice<'_> {
     vm_memory::VolatileMemory::as_volatile_slice(mapping)
 }

@@ -18,13 +18,13 @@ use crate::inflight::QueueInflight;
 use crate::memory::Memory;
 use crate::service::Service;
 
-/// A queue's thread needs little: its buffers are on the heap.
+/// Stack of a queue's thread. It is small, because the thread's buffers are on the heap.
 const STACK_BYTES: usize = 256 << 10;
 
-/// By what the guest is told that requests are done. QEMU changes it while the queue runs.
+/// The descriptor that notifies the guest of completed requests. QEMU can change it while the queue runs.
 pub type Call = Arc<Mutex<Option<Arc<File>>>>;
 
-/// Where a queue lies and how it begins.
+/// The settings with which a queue starts.
 #[derive(Debug)]
 pub struct Setup {
     pub disk: Arc<Disk>,
@@ -34,7 +34,7 @@ pub struct Setup {
     pub descriptors: GuestAddress,
     pub available: GuestAddress,
     pub used: GuestAddress,
-    /// Where it goes on in the available ring, unless requests in flight are noted.
+    /// Where it continues in the available ring, if no requests in flight are recorded.
     pub next: u16,
     pub event_index: bool,
     pub kick: File,
@@ -42,7 +42,7 @@ pub struct Setup {
     pub inflight: Option<QueueInflight>,
 }
 
-/// A queue that is served.
+/// A queue that a thread serves.
 #[derive(Debug)]
 pub struct RunningQueue {
     stop: Arc<Stop>,
@@ -55,8 +55,7 @@ struct Stop {
     wake: OwnedFd,
 }
 
-/// The guest did something with its rings that virtio rules out: the queue stands still until it is
-/// set up anew.
+/// The guest violated virtio in its rings. The queue stops until QEMU sets it up again.
 #[derive(Debug)]
 struct Broken;
 
@@ -67,11 +66,12 @@ impl From<virtio_queue::Error> for Broken {
 }
 
 impl RunningQueue {
-    /// Begins to serve a queue.
+    /// Starts serving a queue.
     ///
     /// # Errors
-    /// `InvalidInput` when it does not lie in the guest's memory; what the kernel says when there are no
-    /// threads or descriptors left.
+    /// `InvalidInput` if it does not lie in the guest's memory; the kernel's error if there are no threads or
+    /// descriptors
+    /// left.
     pub fn start(setup: Setup) -> io::Result<Self> {
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let mut queue = Queue::new(setup.size).map_err(invalid)?;
@@ -87,7 +87,7 @@ impl RunningQueue {
         queue.set_next_used(used);
         let mut inflight = setup.inflight;
         let again = inflight.as_mut().map(|inflight| inflight.recover(used));
-        // With requests in flight noted, the ring goes on behind them.
+        // If requests in flight are recorded, the ring continues after them.
         let next = again.as_ref().map_or(setup.next, |again| used.wrapping_add(again.len() as u16));
         queue.set_next_avail(next);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -110,25 +110,25 @@ impl RunningQueue {
         Ok(Self { stop, thread })
     }
 
-    /// Asks it to end behind the request that it is at.
+    /// Asks its thread to end after the present request.
     pub fn ask(&self) {
         self.stop.asked.store(true, Ordering::Release);
-        // Only a full counter refuses it, and that wakes as well.
+        // Fails only if the counter is full, and a full counter wakes the thread as well.
         let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
     }
 
-    /// Ends it. Gives where it would go on in the available ring.
+    /// Ends it. Returns where it would continue in the available ring.
     pub fn stop(self) -> u16 {
         self.ask();
         self.thread.join().unwrap_or(0)
     }
 }
 
-/// Has a guest look at its queue.
+/// Notifies a guest that its queue has completed requests.
 pub fn notify(call: &Call) {
     let call = call.lock().unwrap_or_else(PoisonError::into_inner).clone();
     if let Some(call) = call {
-        // What the guest's QEMU made of its own descriptor is its own loss.
+        // A failure harms only the guest, whose QEMU supplied the descriptor.
         let _ = rustix::io::write(&*call, &1_u64.to_ne_bytes());
     }
 }
@@ -145,9 +145,9 @@ struct Worker {
 }
 
 impl Worker {
-    /// Serves until it is stopped; `again` are requests of a daemon before.
+    /// Serves requests until it is stopped. First executes `again`, the requests in flight of an earlier daemon.
     fn run(mut self, again: &[u16]) -> u16 {
-        // One that was killed may have completed requests and not said so.
+        // A daemon that was killed may have completed requests without notifying the guest.
         notify(&self.call);
         let mut broken = again.iter().try_for_each(|&head| self.serve(head)).is_err();
         while !self.stopped() {
@@ -164,8 +164,8 @@ impl Worker {
         self.stop.asked.load(Ordering::Acquire)
     }
 
-    /// Waits for a kick, or to be stopped; a broken queue for the latter alone. Whether no kick can come any
-    /// more.
+    /// Waits for a kick or the stop; a broken queue waits only for the stop. Returns whether the kick descriptor has
+    /// failed.
     fn wait(&mut self, broken: bool) -> bool {
         let mut fds =
             [PollFd::new(&self.stop.wake, PollFlags::IN), PollFd::new(&self.kick, PollFlags::IN)];
@@ -177,13 +177,13 @@ impl Worker {
         let seen = if broken { PollFlags::empty() } else { fds[1].revents() };
         if seen.contains(PollFlags::IN) {
             let mut count = [0; mem::size_of::<u64>()];
-            // That it says nothing is as good: the queue is looked at.
+            // A failed read does not matter: the queue is checked in any case.
             let _ = rustix::io::read(&self.kick, &mut count);
         }
         !seen.is_empty() && !seen.contains(PollFlags::IN)
     }
 
-    /// Serves all that is available.
+    /// Serves all available requests.
     fn drain(&mut self) -> Result<(), Broken> {
         loop {
             self.queue.disable_notification(self.memory.guest())?;
@@ -208,7 +208,7 @@ impl Worker {
         Ok(available.next().map(|chain| chain.head_index()))
     }
 
-    /// Whether the ring says that there is a request and has none to read.
+    /// Whether the ring's index announces a request that can't be read.
     fn next_head_is_missing(&mut self) -> Result<bool, Broken> {
         let missing = self.next_head()?.is_none();
         if !missing {

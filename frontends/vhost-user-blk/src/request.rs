@@ -1,4 +1,4 @@
-//! What a guest asks, read from bytes that were copied first (virtio 1.2, section 5.2.6).
+//! Decodes a guest's requests, from bytes that were copied first (virtio 1.2, section 5.2.6).
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
@@ -6,7 +6,7 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_T_OUT, VIRTIO_BLK_T_WRITE_ZEROES, VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP,
 };
 
-/// Bytes of a sector, in which the protocol counts whatever the block's length.
+/// Bytes of a sector, the protocol's unit regardless of the block size.
 pub const SECTOR_BYTES: u64 = 512;
 /// Bytes of a request's header.
 pub const HEADER_BYTES: usize = 16;
@@ -14,39 +14,39 @@ pub const HEADER_BYTES: usize = 16;
 pub const RANGE_BYTES: usize = 16;
 /// Most ranges of one request.
 pub const RANGES_MAX: usize = 16;
-/// Most sectors of one range to give back: 2 GiB.
+/// Most sectors of one range to discard or fill with zeros: 2 GiB.
 pub const ZERO_SECTORS_MAX: u32 = 1 << 22;
-/// Most bytes that a request reads or writes: none of one guest's takes a thread for long.
+/// Most bytes that a request reads or writes, so that no request occupies a thread for long.
 const DATA_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of a disk's name.
 pub const ID_BYTES: usize = VIRTIO_BLK_ID_BYTES as usize;
 
-/// How a request ended.
+/// The status of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Status {
-    /// It was carried out.
+    /// It succeeded.
     Ok = VIRTIO_BLK_S_OK as u8,
-    /// It was not.
+    /// It failed.
     Error = VIRTIO_BLK_S_IOERR as u8,
-    /// There is no such request.
+    /// The device does not support it.
     Unsupported = VIRTIO_BLK_S_UNSUPP as u8,
 }
 
 /// A request whose range lies on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Bytes of the disk into the guest's memory.
+    /// Copies bytes of the disk to the guest's memory.
     Read(Span),
-    /// Bytes of the guest's memory to the disk.
+    /// Copies bytes of the guest's memory to the disk.
     Write(Span),
-    /// Makes completed writes last.
+    /// Makes completed writes durable.
     Flush,
-    /// The disk's name.
+    /// Reads the disk's name.
     Id,
-    /// So many ranges to give back or to fill with zeros follow the header.
+    /// Discards ranges or fills them with zeros. The ranges follow the header.
     Zero {
-        /// Ranges.
+        /// Number of ranges.
         ranges: usize,
         /// Whether parts of blocks at a range's ends must read as zeros too.
         parts: bool,
@@ -81,11 +81,11 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Request {
-    /// Reads a header. `out_bytes` follow it in the guest's memory; `in_bytes` can be written there
-    /// before the status.
+    /// Decodes a header. `out_bytes` is the number of bytes that follow it in the guest's memory, `in_bytes` the number
+    /// that the device can write before the status.
     ///
     /// # Errors
-    /// The status of a request that is not carried out.
+    /// The status with which the request fails.
     pub fn parse(
         header: &[u8; HEADER_BYTES],
         out_bytes: u64,
@@ -114,14 +114,14 @@ impl Request {
         }
     }
 
-    /// Reads a range to give back, or with `parts` to fill with zeros.
+    /// Decodes a range to discard, or with `parts` to fill with zeros.
     ///
     /// # Errors
-    /// The status of a request that is not carried out.
+    /// The status with which the request fails.
     pub fn range(bytes: &[u8; RANGE_BYTES], parts: bool, disk_bytes: u64) -> Result<Span, Status> {
         let (sector, rest) = (word(bytes, 0), word(bytes, 8));
         let (sectors, flags) = (rest & u64::from(u32::MAX), (rest >> 32) as u32);
-        // Of a discard no flag is allowed, of zeros one.
+        // A discard allows no flag, a fill with zeros allows one.
         let allowed = if parts { VIRTIO_BLK_WRITE_ZEROES_FLAG_UNMAP } else { 0 };
         if flags & !allowed != 0 {
             return Err(Status::Unsupported);

@@ -1,4 +1,4 @@
-//! The socket of a disk: one guest at a time.
+//! The socket of a disk, which serves one guest at a time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,13 +15,14 @@ use vhost::vhost_user::{BackendReqHandler, Error};
 use crate::connection::Connection;
 use crate::disk::Disk;
 
-/// How long a server that ends waits for a request that is under way.
+/// Longest time that a server that ends waits for a request in progress.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the server waits when it has no descriptors left.
+/// Pause after the server has run out of descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A disk's server: a thread for the socket, and one for each queue in use. It ends when this is
-/// dropped, but for a thread that a guest holds up.
+/// A disk's server: one thread for the socket, and one for each queue in use. Dropping it ends them, except a thread
+/// that
+/// a guest blocks.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -33,16 +34,17 @@ pub struct Server {
 struct Shared {
     stopping: AtomicBool,
     wake: OwnedFd,
-    /// The connection of now.
+    /// The present connection.
     stream: Mutex<Option<UnixStream>>,
 }
 
 impl Server {
-    /// Serves `disk` with at most `queues` queues to whoever connects to `listener`: who may is said by
-    /// the socket's mode.
+    /// Serves `disk`, with at most `queues` queues, to processes that connect to `listener`. The socket's mode decides
+    /// who
+    /// can connect.
     ///
     /// # Errors
-    /// When there are no threads or descriptors left.
+    /// If there are no threads or descriptors left.
     pub fn start(listener: UnixListener, disk: Arc<Disk>, queues: u16) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -61,10 +63,10 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Release);
-        // Only a full counter refuses it, and that wakes as well.
+        // Fails only if the counter is full, and a full counter wakes the thread as well.
         let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
         if let Some(stream) = &*self.shared.stream() {
-            // One that is closed already is as good.
+            // Fails if the stream is closed already.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
         if self.ended.recv_timeout(END_PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
@@ -87,7 +89,7 @@ impl Shared {
         while !self.stopping() {
             let mut fds =
                 [PollFd::new(&self.wake, PollFlags::IN), PollFd::new(listener, PollFlags::IN)];
-            // That it was interrupted is seen by what is there to accept.
+            // After an interruption, accept finds no connection.
             let _ = poll(&mut fds, None);
             match listener.accept() {
                 Ok((stream, _)) => {
@@ -111,7 +113,7 @@ impl Shared {
         tracing::info!(disk = disk.name(), "a guest has connected");
         let connection = Arc::new(Mutex::new(Connection::new(Arc::clone(disk), queues)));
         let mut requests = BackendReqHandler::from_stream(stream, connection);
-        // One that began to end before it knew of this stream.
+        // The server may have begun to end before `self.stream` was set.
         while !self.stopping() {
             match requests.handle_request() {
                 Ok(()) => {}

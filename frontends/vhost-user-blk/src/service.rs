@@ -1,4 +1,4 @@
-//! Carries requests out: between the guest's memory and the disk.
+//! Executes requests: copies between the guest's memory and the disk.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ const GROUP_BYTES: u64 = (GROUP_BLOCKS * PAGE_BYTES) as u64;
 /// Why a request failed.
 #[derive(Debug)]
 enum Failure {
-    /// Counted and logged.
+    /// An error, which is counted and logged.
     Error(Error),
-    /// A request that the disk does not take.
+    /// A request that the disk refuses, with the status for the guest.
     Status(Status),
 }
 
@@ -42,7 +42,7 @@ impl From<Status> for Failure {
     }
 }
 
-/// What one queue's requests are carried out with: buffers that are used again and again.
+/// Executes the requests of one queue, with buffers that are reused.
 #[derive(Debug)]
 pub struct Service {
     chain: Chain,
@@ -57,14 +57,15 @@ struct Mover {
 }
 
 impl Service {
-    /// What carries requests to `disk` out.
+    /// A service for requests to `disk`.
     pub fn new(disk: Arc<Disk>) -> Self {
         let pages = vec![PageBuf::ZERO; GROUP_BLOCKS].into();
         Self { chain: Chain::new(), mover: Mover { disk, pages } }
     }
 
-    /// Carries out the request that begins at `head`. Gives the bytes written to the guest's memory;
-    /// 0 for a chain that has no place for a status.
+    /// Executes the request whose chain begins at `head`. Returns the number of bytes written to the guest's memory; 0
+    /// if
+    /// the chain is malformed.
     pub fn serve(&mut self, memory: &GuestMemoryMmap, table: DescriptorTable, head: u16) -> u32 {
         self.try_to_serve(memory, table, head).unwrap_or_else(|malformed| {
             self.mover.disk.count_error(&malformed.into());
@@ -80,7 +81,7 @@ impl Service {
     ) -> Result<u32, Malformed> {
         self.chain.collect(memory, table, head)?;
         let mut status_at = self.chain.device_writes();
-        // The last byte is the status's.
+        // The last byte is for the status.
         let in_bytes = status_at.left().checked_sub(1).ok_or(Malformed::Chain)?;
         status_at.leave(1);
         let (status, written) = match self.mover.carry_out(memory, &self.chain, in_bytes) {
@@ -132,7 +133,7 @@ impl Mover {
             }
             Request::Zero { ranges, parts } => {
                 let mut spans = [Span::default(); RANGES_MAX];
-                // All are looked at before the first is touched.
+                // Checks all ranges before it changes the first.
                 for span in &mut spans[..ranges] {
                     let mut range = [0; RANGE_BYTES];
                     out.read(memory, &mut range)?;
@@ -181,13 +182,13 @@ impl Mover {
         Ok(())
     }
 
-    /// Writes what the buffer has of a piece: whole blocks together, parts each alone.
+    /// Writes a piece from the buffer: all whole blocks together, then each partial block on its own.
     fn write_piece(&self, piece: Span, first: u64, count: usize) -> Result<(), Error> {
         let is_whole = |part: &std::ops::Range<usize>| part.len() == PAGE_BYTES;
         let (mut whole_start, mut whole_end) = (0, count);
         for (at, part) in piece.parts().enumerate().filter(|(_, part)| !is_whole(part)) {
             self.disk.write_part(first + at as u64, part.start, &self.pages[at].0[part.clone()])?;
-            // Parts are at the ends alone.
+            // Only the first and the last block can be partial.
             if at == 0 {
                 whole_start = 1;
             } else {
@@ -200,7 +201,7 @@ impl Mover {
         Ok(())
     }
 
-    /// Gives blocks back; with `parts`, the parts of blocks at the ends become zeros too.
+    /// Frees the whole blocks of a range. With `parts`, also fills the partial blocks at its ends with zeros.
     fn zero(&self, span: Span, parts: bool) -> Result<(), Error> {
         const ZEROS: [u8; PAGE_BYTES] = [0; PAGE_BYTES];
         for piece in pieces(span) {
@@ -225,7 +226,7 @@ impl Mover {
     }
 }
 
-/// Cuts a range where groups of blocks end.
+/// Cuts a range at the ends of groups of blocks.
 fn pieces(span: Span) -> impl Iterator<Item = Span> {
     let end = span.start + span.bytes;
     let mut start = span.start;
@@ -241,14 +242,14 @@ fn pieces(span: Span) -> impl Iterator<Item = Span> {
 }
 
 impl Span {
-    /// The first block that it touches, and how many it does.
+    /// The first block that it touches, and the number of blocks.
     const fn blocks(self) -> (u64, usize) {
         let page = PAGE_BYTES as u64;
         let (first, end) = (self.start / page, (self.start + self.bytes).div_ceil(page));
         (first, (end - first) as usize)
     }
 
-    /// The part of each block.
+    /// The part of each touched block.
     fn parts(self) -> impl Iterator<Item = std::ops::Range<usize>> {
         let (first, count) = self.blocks();
         let end = self.start + self.bytes;

@@ -1,5 +1,5 @@
-//! The disk's rules, against an array of blocks: random requests, refusals by a target that changes,
-//! demotion, and a daemon that is killed at any step.
+//! The disk against an array of blocks: random requests, refusals by a changing target, demotion, and restarts of the
+//! daemon.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ enum Step {
     Zero(u64, usize),
     Demote(usize),
     Target(u64),
-    /// All puts are refused, overwrites too, or no longer.
+    /// The store refuses all puts, also overwrites; or no longer.
     Freeze(bool),
-    /// The daemon is killed and started again; its store is kept, or not.
+    /// The daemon restarts, with its store or without.
     Restart(bool),
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Within a group, as the frontend asks.
+    // Within a group, as the frontend requires.
     let run = (0..BLOCKS, 1..20_usize).prop_map(|(first, count)| {
         let end = (first / 64 * 64 + 64).min(BLOCKS);
         (first, count.min((end - first) as usize))
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Pages of these are unlike each other, some of one word.
+/// The content of a page, different for each block. Some pages consist of one repeated byte, except the first byte.
 fn page(block: u64, seed: u8) -> PageBuf {
     let mut page = PageBuf::ZERO;
     for (at, byte) in page.0.iter_mut().enumerate() {
@@ -65,7 +65,7 @@ struct World {
     dir: TempDir,
     kind: Kind,
     disk: Option<Disk>,
-    /// What each block holds; none when it was lost with a store.
+    /// The value of each block; none if it was lost with a store.
     model: Vec<Option<PageBuf>>,
 }
 
@@ -99,7 +99,7 @@ impl World {
             backing: self.dir.path().join("file"),
             latency: Duration::ZERO,
         };
-        // The lock on the file goes with the one before.
+        // Dropping the former disk releases its lock on the file.
         self.disk = None;
         self.disk = Some(Disk::open(self.store.clone(), config).unwrap());
     }
@@ -108,7 +108,7 @@ impl World {
         self.disk.as_ref().unwrap()
     }
 
-    /// Blocks that lie in the store: of these a get of the pool finds a value.
+    /// Whether the store holds a block.
     fn in_store(&self, block: u64) -> bool {
         let key = spillway_types::Key::new(0, block as u32);
         self.store.exists(self.disk().pool(), key)
@@ -222,7 +222,7 @@ fn what_the_store_refuses_lies_in_the_file() {
     world.take(&Step::Write(30, 20, 9));
     let counted = world.disk().statistics();
     assert_eq!((counted.file_writes, counted.refused), (20, 20));
-    // At the target a value is still replaced; a client that is frozen is refused everything.
+    // At the target, the store still replaces a value. For a frozen client it refuses every put.
     world.take(&Step::Freeze(true));
     world.take(&Step::Write(1, 20, 9));
     assert_eq!(world.store.statistics(world.client).unwrap().used_pages, 0, "P2: the old goes");
@@ -278,8 +278,8 @@ fn a_cache_disk_reads_a_second_time_from_the_store() {
     assert_eq!(world.store.pools(world.client).unwrap().len(), 1, "the pool of before is gone");
 }
 
-/// A kill between any two steps of a write, a discard and a demotion leaves the disk of before or of
-/// after. The states that a kill can leave are made by hand, as the store and the map show them.
+/// A kill between two steps of a request leaves the old or the new value of each block. The test constructs the states
+/// of store and map that a kill can leave.
 #[test]
 fn a_kill_between_two_steps_loses_nothing() {
     let mut world = World::new(Kind::Swap);
@@ -293,9 +293,9 @@ fn a_kill_between_two_steps_loses_nothing() {
         let stored = world.store.put(pool, key, &page(u64::from(block), seed).0);
         assert_eq!(stored, spillway_types::Put::Stored);
     };
-    // After a put, before the map: the write was not acknowledged, the old value is served.
+    // Killed after a put, before the map changed: the write was not acknowledged, so the old value is served.
     put(10, 99);
-    // After a discard's map, before its flush: zeros. The same picture as a put to a block nowhere.
+    // Killed after a discard changed the map, before its flush: zeros. A put to a block that is nowhere looks the same.
     put(20, 98);
     world.open();
     assert!(!world.in_store(10) && !world.in_store(20), "what the map does not name is flushed");
@@ -312,8 +312,8 @@ fn pools_are_of_the_kind_that_the_disk_needs() {
     }
 }
 
-/// Writers of blocks of their own, in groups that they share, while pages are demoted and the target
-/// moves: each reads what it wrote last.
+/// Threads write their own blocks in shared groups, while pages are demoted and the target changes. Each reads what it
+/// wrote last.
 #[test]
 fn threads_do_not_disturb_each_other() {
     const THREADS: u64 = 4;

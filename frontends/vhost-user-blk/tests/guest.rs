@@ -1,4 +1,4 @@
-//! A guest's side of the protocol: over a socket, with virtqueues in a memfd.
+//! The guest's side of the protocol, over a socket and with virtqueues in a memfd.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -28,7 +28,7 @@ const USED: u64 = 0x2000;
 const HEADERS: u64 = 0x4000;
 const DATA: u64 = 0x10000;
 const DATA_BYTES: u64 = 0x30000;
-/// Where QEMU would have the guest's memory.
+/// Address of the guest's memory in QEMU.
 const USER: u64 = 0x7000_0000_0000;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -72,7 +72,7 @@ impl Host {
         let frontend = Frontend::connect(self.dir.path().join("socket"), 4).unwrap();
         frontend.set_owner().unwrap();
         let features = frontend.get_features().unwrap();
-        // Without the index of events: every completion is told.
+        // Without VIRTIO_RING_F_EVENT_IDX, so that every completion notifies the guest.
         frontend.set_features(features & !(1 << 29)).unwrap();
         assert!(features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() != 0);
         let mut frontend = frontend;
@@ -170,7 +170,7 @@ impl Guest {
         self.memory.write_all_at(&descriptor, DESCRIPTORS + 16 * u64::from(at)).unwrap();
     }
 
-    /// Writes the chain of request number `slot`; its head.
+    /// Writes the chain of request number `slot`, and returns its head.
     fn request(&self, slot: u16, kind: u32, sector: u64, data: &[u8], in_bytes: u32) -> u16 {
         let (head, slot) = (slot * 3, u64::from(slot));
         let mut header = [0; 16];
@@ -189,7 +189,7 @@ impl Guest {
         head
     }
 
-    /// Makes a request known.
+    /// Puts a request into the available ring.
     fn offer(&mut self, head: u16) {
         let at = AVAILABLE + 4 + 2 * u64::from(self.available % QUEUE_SIZE);
         self.memory.write_all_at(&head.to_le_bytes(), at).unwrap();
@@ -217,7 +217,7 @@ impl Guest {
         data
     }
 
-    /// One request, carried out; its status.
+    /// Executes one request, and returns its status.
     fn ask(&mut self, kind: u32, sector: u64, data: &[u8], in_bytes: u32) -> u8 {
         let head = self.request(0, kind, sector, data, in_bytes);
         self.offer(head);
@@ -303,8 +303,9 @@ fn what_was_in_flight_is_carried_out_by_the_next() {
     guest.attach(&mut frontend);
     assert_eq!(guest.ask(OUT, 8, &[1; 4096], 0), 0);
     drop(frontend);
-    // The daemon is gone. It had taken three requests: the first is in the used ring already, but not
-    // noted as done; of the others the one with the lower counter came first, and they overlap.
+    // The daemon was killed with three requests in flight. The first is in the used ring, but not recorded as
+    // completed.
+    // The other two overlap; the one with the lower counter came first.
     let heads = [(1, 16, 2_u8), (2, 24, 3), (3, 24, 4)]
         .map(|(slot, sector, byte)| guest.request(slot, OUT, sector, &[byte; 4096], 0));
     heads.iter().for_each(|&head| guest.offer(head));
@@ -331,7 +332,7 @@ fn a_hostile_guest_spoils_its_own_queue() {
     let mut guest = Guest::new();
     let mut frontend = host.connect();
     guest.attach(&mut frontend);
-    // A circle of descriptors, and one that leads out of memory.
+    // A circular chain, and one that leads out of the memory.
     guest.descriptor(0, HEADERS, 16, NEXT, 0);
     guest.offer(0);
     guest.descriptor(3, MEMORY_BYTES - 8, 16, NEXT, 4);
@@ -340,7 +341,7 @@ fn a_hostile_guest_spoils_its_own_queue() {
     guest.kick.write(1).unwrap();
     guest.wait();
     assert_eq!(guest.ask(OUT, 8, &[1; 512], 0), 0, "the queue goes on");
-    // An index that no ring has: it stands still, and the device can be set up anew.
+    // An impossible index: the queue stops, and the device can be set up again.
     guest.memory.write_all_at(&30_000_u16.to_le_bytes(), AVAILABLE + 2).unwrap();
     guest.kick.write(1).unwrap();
     drop(frontend);
@@ -361,7 +362,7 @@ fn requests_into_memory_that_is_not_shared_fail_and_are_counted() {
     let errors = || host.disk.statistics().errors;
     assert_eq!(guest.ask(OUT, 8, &[1; 512], 0), 0);
     assert_eq!(errors(), 0);
-    // Memory that was plugged in, and that QEMU does not share, lies beyond what it told of.
+    // Memory that was plugged in later and that QEMU does not share lies beyond the announced regions.
     for (number, (flags, status_at)) in
         [(NEXT, HEADERS + 32), (NEXT | WRITE, HEADERS + 32), (NEXT, MEMORY_BYTES)]
             .into_iter()
@@ -408,7 +409,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(30))]
 
-    /// Requests of any sectors against an array of bytes.
+    /// Requests for any sectors, against an array of bytes.
     #[test]
     fn a_disk_is_an_array_of_sectors(steps in prop::collection::vec(step(), 1..40)) {
         let host = Host::new();
@@ -436,7 +437,7 @@ proptest! {
                 }
                 Step::Discard(at, count) => {
                     assert_eq!(guest.ask(DISCARD, 0, &range(at, count), 0), 0);
-                    // Parts of blocks stay as they are.
+                    // A discard leaves partial blocks as they are.
                     let (start, end) = (at.div_ceil(8), (at + u64::from(count)) / 8);
                     if start < end {
                         model[start as usize * 4096..end as usize * 4096].fill(0);

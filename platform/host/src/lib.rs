@@ -36,12 +36,12 @@ impl Limits {
         }
     }
 
-    /// The largest `--local`: all memory, used by others or not.
+    /// The largest `--local`, bytes: all memory within the limits, also memory that is in use.
     pub fn most_local(&self) -> u64 {
         least([self.total, self.cgroup, self.address_space])
     }
 
-    /// The default size of the store: the available memory, less `local`.
+    /// The default size of the store, bytes: the available memory minus `local`.
     pub fn default_store(&self, local: u64) -> u64 {
         least([self.available, self.cgroup, self.address_space]).saturating_sub(local)
     }
@@ -57,7 +57,7 @@ pub fn field_kib(text: &str, name: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// The least limit on the way from this process's memory cgroup to the root.
+/// The least limit among this process's memory cgroup and its ancestors.
 fn cgroup_limit() -> Option<u64> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;

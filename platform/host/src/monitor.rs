@@ -1,4 +1,4 @@
-//! Samples this machine's memory, from files that are opened once.
+//! Samples this machine's memory from files of /proc that it opens once.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,7 +20,7 @@ pub struct Memory {
     pub available: u64,
     /// Free memory.
     pub free: u64,
-    /// Buffers, cache and slab that the kernel can give back; not shared memory, which it can't.
+    /// Buffers, page cache and slab that the kernel can reclaim. Without shared memory, which it can't reclaim.
     pub cache: u64,
     /// All swap space.
     pub swap_total: u64,
@@ -41,12 +41,12 @@ pub struct Swap {
     pub priority: i32,
 }
 
-/// Shares of time in which tasks waited for memory (PSI), per cent over the last 10 s.
+/// The share of time in which tasks waited for memory (PSI), per cent over the last 10 s.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pressure {
-    /// At least one.
+    /// At least one task waited.
     pub some_percent: f64,
-    /// All that were not idle.
+    /// All tasks that were not idle waited.
     pub full_percent: f64,
 }
 
@@ -59,12 +59,12 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Opens them. A kernel without swap or PSI has fewer.
+    /// Opens the files. Those that a kernel without swap or PSI lacks are left out.
     ///
     /// # Errors
     /// /proc/meminfo can't be opened.
     pub fn open() -> io::Result<Self> {
-        // A kernel can have the file and yet refuse to read it.
+        // A kernel can have the file but refuse to read it.
         let readable = |file: &File| read(file).is_ok();
         let optional = |path| File::open(path).ok().filter(readable);
         Ok(Self {
@@ -110,7 +110,7 @@ pub fn min_free_bytes() -> io::Result<u64> {
 fn read(file: &File) -> io::Result<String> {
     let mut bytes = vec![0; FILE_BYTES_MAX];
     let mut length = 0;
-    // The kernel generates the text again for a read from 0, and may return it in pieces.
+    // A read from offset 0 makes the kernel generate the text anew. It may return the text in pieces.
     while length < bytes.len() {
         match file.read_at(&mut bytes[length..], length as u64)? {
             0 => break,
@@ -137,7 +137,7 @@ fn parse_memory(text: &str) -> Option<Memory> {
 fn parse_swaps(text: &str) -> Vec<Swap> {
     let line = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // The name may have spaces, which are written as \040; it is the kernel's own word for it.
+        // The kernel writes a space in the name as \040.
         let [path, _, size, used, priority] = fields[..] else { return None };
         Some(Swap {
             path: path.to_owned(),

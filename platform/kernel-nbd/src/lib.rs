@@ -1,8 +1,8 @@
 //! The kernel's NBD driver: connected sockets become a disk `/dev/nbdN`.
 //!
-//! Over generic netlink (Linux 4.12, uapi/linux/nbd-netlink.h), which, unlike the ioctls, needs no thread that sleeps
-//! in the kernel for each disk, and finds a free disk itself. It does not implement the protocol on the sockets: that
-//! is NBD's transmission phase. The export's size and flags are set here.
+//! It uses generic netlink (Linux 4.12, uapi/linux/nbd-netlink.h). Unlike the ioctls, netlink needs no thread that
+//! sleeps in the kernel for each disk, and it finds a free disk itself. This crate sets the disk's size and flags. It
+//! does not speak the protocol on the sockets, NBD's transmission phase.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ use rustix::net::{
 
 use crate::message::{Answer, Message, answers};
 
-/// Generic netlink's own family, and what it is asked (uapi/linux/genetlink.h).
+/// Generic netlink's control family, its command and attributes (uapi/linux/genetlink.h).
 const CONTROL: u16 = 0x10;
 const GET_FAMILY: u8 = 3;
 const FAMILY_ID: u16 = 1;
@@ -40,9 +40,9 @@ const DEAD_CONNECTION_TIMEOUT: u16 = 8;
 const SOCKET_ITEM: u16 = 1;
 const SOCKET_DESCRIPTOR: u16 = 1;
 
-/// Longest answer.
+/// Most bytes of an answer.
 const ANSWER_BYTES: usize = 8 << 10;
-/// The kernel answers while it handles a message, so a later answer will not come.
+/// Time to wait for an answer. The kernel answers while it handles the message, so no answer comes later than this.
 const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Most sockets of a disk.
 pub const SOCKETS_MAX: usize = 64;
@@ -56,7 +56,7 @@ pub enum Error {
     /// The driver refused.
     #[error("the kernel's NBD driver refused to {what}: {error}")]
     Refused {
-        /// What was asked.
+        /// The request.
         what: &'static str,
         /// Why.
         error: io::Error,
@@ -82,14 +82,14 @@ pub struct Disk {
     pub bytes: u64,
     /// Its logical block: 512 to 4096.
     pub block_bytes: u32,
-    /// Of NBD's transmission flags.
+    /// NBD's transmission flags.
     pub flags: u16,
-    /// Time after which the driver fails a request, whole seconds.
+    /// Time after which the driver fails a request; fractions of a second are dropped.
     pub timeout: Duration,
 }
 
-/// Creates a kernel disk with a connection over each socket; returns the number N of `/dev/nbdN`. The kernel keeps
-/// the sockets until [`disconnect`]. When all their peers are gone, requests fail at once.
+/// Creates a kernel disk with a connection over each socket, and returns the number N of `/dev/nbdN`. The kernel keeps
+/// the sockets until [`disconnect`]. When all peers are gone, requests fail at once.
 ///
 /// # Errors
 /// [`Error::NoDriver`], [`Error::Refused`] (it needs CAP_SYS_ADMIN).
@@ -112,7 +112,7 @@ pub fn connect(disk: &Disk, sockets: &[BorrowedFd<'_>]) -> Result<u32, Error> {
     driver.ask(message, "connect", INDEX)?.ok_or(Error::NoDisk)
 }
 
-/// Removes the disk `/dev/nbdN`. Its connections get a disconnect request.
+/// Removes the disk `/dev/nbdN`. The kernel sends a disconnect request on its connections.
 ///
 /// # Errors
 /// [`Error::NoDriver`], [`Error::Refused`].
@@ -148,7 +148,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Sends a message; the number in the answer's attribute, if it has one.
+    /// Sends a message, and returns the number in the answer's `attribute`, if the answer has it.
     fn ask(
         &self,
         message: Message,

@@ -1,22 +1,23 @@
-//! Generic netlink's messages: headers of netlink (RFC 3549, section 2.3.2) and genetlink, and attributes, all in the host's byte order.
+//! Generic netlink's messages: headers of netlink (RFC 3549, section 2.3.2) and genetlink, and attributes. All numbers
+//! are in the host's byte order.
 
 const HEADER_BYTES: usize = 16;
 const GENERIC_HEADER_BYTES: usize = 4;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
-/// Set in the type of an attribute that has attributes inside.
+/// Flag in the type of an attribute that contains attributes.
 const NESTED: u16 = 1 << 15;
-/// Bits of an attribute's type that are its number.
+/// Mask of the number in an attribute's type.
 const NUMBER: u16 = (1 << 14) - 1;
-/// A request that is to be acknowledged.
+/// Flags of a request that the kernel must acknowledge.
 const REQUEST_AND_ACK: u16 = 1 | 4;
-/// The type of the message that acknowledges or refuses.
+/// Type of the message that acknowledges or refuses a request.
 const ERROR: u16 = 2;
 
 const fn padded(bytes: usize) -> usize {
     bytes.next_multiple_of(4)
 }
 
-/// A message on its way out.
+/// An outgoing message.
 pub struct Message(Vec<u8>);
 
 impl Message {
@@ -45,14 +46,14 @@ impl Message {
         self.put(kind, &number.to_ne_bytes());
     }
 
-    /// A text, with the zero that ends it.
+    /// Adds a text with a terminating zero.
     pub fn put_text(&mut self, kind: u16, text: &str) {
         let mut bytes = text.as_bytes().to_vec();
         bytes.push(0);
         self.put(kind, &bytes);
     }
 
-    /// An attribute with those inside that `fill` puts there.
+    /// Adds an attribute that contains the attributes that `fill` adds.
     pub fn nest(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.0.len();
         self.put(kind | NESTED, &[]);
@@ -61,7 +62,7 @@ impl Message {
         self.0[start..start + 2].copy_from_slice(&bytes.to_ne_bytes());
     }
 
-    /// All of it.
+    /// The whole message.
     pub fn finish(mut self) -> Vec<u8> {
         let bytes = self.0.len() as u32;
         self.0[..4].copy_from_slice(&bytes.to_ne_bytes());
@@ -69,12 +70,12 @@ impl Message {
     }
 }
 
-/// A message of the kernel's.
+/// A message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer<'b> {
     /// The request is done, or (not 0) refused with this errno.
     Done(i32),
-    /// What was asked for.
+    /// The attributes of the answer.
     Attributes(&'b [u8]),
 }
 
@@ -86,7 +87,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes)
 }
 
-/// The messages that came together.
+/// The messages in one datagram.
 pub fn answers(bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
     let mut rest = bytes;
     core::iter::from_fn(move || {
@@ -102,7 +103,7 @@ pub fn answers(bytes: &[u8]) -> impl Iterator<Item = Answer<'_>> {
     })
 }
 
-/// The number that an attribute holds: 16 or 32 bits.
+/// The number in an attribute: 32 bits, or 16.
 pub fn number(attributes: &[u8], wanted: u16) -> Option<u32> {
     let mut rest = attributes;
     loop {

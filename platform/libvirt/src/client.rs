@@ -17,19 +17,19 @@ use crate::description::Description;
 use crate::error::Error;
 use crate::wire::{self, NO_DOMAIN, Procedure, Reader, Reply, Writer};
 
-/// libvirt's sockets: of its daemon for QEMU only, and of the daemon for all hypervisors.
+/// libvirt's sockets: that of its daemon for QEMU, and that of its daemon for all hypervisors.
 pub const SOCKETS: [&str; 2] = ["/run/libvirt/virtqemud-sock", "/run/libvirt/libvirt-sock"];
-/// Between two attempts to connect while libvirt's queue of connections is full.
+/// Time between two attempts to connect while libvirt's listen queue is full.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
-/// Read at once.
+/// Most bytes of one read.
 const READ_BYTES: usize = 64 << 10;
-/// Reads of one [`Connection::pump`], so that a flood does not block the caller.
+/// Most reads of one [`Connection::pump`], so that a flood does not block the caller.
 const PUMP_READS: usize = 16;
 /// Authentication methods.
 const AUTH_NONE: u32 = 0;
 const AUTH_POLKIT: u32 = 2;
 const AUTH_WAYS_MAX: u32 = 20;
-/// An update is of the running domain, not of its configuration.
+/// The update changes the running domain, not its configuration.
 const AFFECT_LIVE: u32 = 1;
 const UUID_BYTES: usize = 16;
 
@@ -63,23 +63,24 @@ impl Connection {
     /// Connects, and opens the hypervisor.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::Stranger`], and those of a call: [`Error::Refused`] when libvirt answers with an
-    /// error; [`Error::TimedOut`], after which a late answer is dropped; [`Error::Closed`], [`Error::Garbage`],
-    /// [`Error::Io`], after which every call answers [`Error::Closed`].
+    /// [`Error::Absent`], [`Error::Stranger`], and those of a call: [`Error::Refused`] if libvirt answers with an
+    /// error;
+    /// [`Error::TimedOut`], after which a late answer is dropped; [`Error::Closed`], [`Error::Garbage`], [`Error::Io`],
+    /// after which every call returns [`Error::Closed`].
     pub fn open(path: &Path, deadline: Instant) -> Result<Self, Error> {
         let socket = connect_before(path, deadline)?;
-        // A libvirtd of an ordinary user has another name for its hypervisor.
+        // The libvirtd of an ordinary user names its hypervisor differently.
         let is_system = peer_credentials(&socket).map_err(Error::from)?.uid == 0;
         let uri = if is_system { "qemu:///system" } else { "qemu:///session" };
         let mut connection = Self { socket, received: Vec::new(), serial: 0, closed: false };
         connection.authenticate(deadline)?;
         let arguments = Writer::default().word(1).text(uri).word(0);
-        connection.call(Procedure::Open, "to open QEMU", arguments, deadline)?;
+        connection.call(Procedure::Open, "the connection to QEMU", arguments, deadline)?;
         Ok(connection)
     }
 
     fn authenticate(&mut self, deadline: Instant) -> Result<(), Error> {
-        let what = "who may come in";
+        let what = "authentication";
         let answer = self.call(Procedure::AuthList, what, Writer::default(), deadline)?;
         let mut reader = Reader::new(&answer);
         let ways = (0..reader.word()?.min(AUTH_WAYS_MAX)).map(|_| reader.word());
@@ -90,19 +91,19 @@ impl Connection {
         if !ways.contains(&AUTH_POLKIT) {
             return Err(Error::Stranger);
         }
-        // polkit decides by the peer of the socket, without a prompt.
+        // polkit decides by the socket's peer, without a prompt.
         match self.call(Procedure::AuthPolkit, what, Writer::default(), deadline) {
             Err(Error::Refused { .. }) => Err(Error::Stranger),
             done => done.map(drop),
         }
     }
 
-    /// The domain of a name.
+    /// The domain with a name.
     ///
     /// # Errors
     /// [`Error::NoDomain`], and those of a call.
     pub fn find(&mut self, name: &str, deadline: Instant) -> Result<DomainHandle, Error> {
-        let what = "to look a domain up";
+        let what = "the lookup of a domain";
         let arguments = Writer::default().text(name);
         let answer = self.call(Procedure::LookUp, what, arguments, deadline);
         let answer = named(answer, name)?;
@@ -124,14 +125,14 @@ impl Connection {
         domain: &DomainHandle,
         deadline: Instant,
     ) -> Result<Description, Error> {
-        let what = "to describe the domain";
+        let what = "the description of a domain";
         let arguments = domain.write().word(0);
         let answer = self.call(Procedure::Describe, what, arguments, deadline);
         let answer = named(answer, &domain.name)?;
         self.check(|_| Description::read(Reader::new(&answer).text()?))
     }
 
-    /// Changes a device of a running domain: its element, as [`Description::resized`] makes it.
+    /// Changes a device of a running domain to `element`, made by [`Description::resized`].
     ///
     /// # Errors
     /// Those of a call.
@@ -141,17 +142,17 @@ impl Connection {
         element: &str,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let what = "another size of a virtio-mem device";
+        let what = "the new size of a virtio-mem device";
         let arguments = domain.write().text(element).word(AFFECT_LIVE);
         let done = self.call(Procedure::UpdateDevice, what, arguments, deadline);
         named(done, &domain.name).map(drop)
     }
 
-    /// Reads what has come, without waiting, and drops it: nothing was asked. A poll loop calls it when [`AsFd::as_fd`] is
-    /// readable.
+    /// Reads what libvirt has sent unasked, without waiting, and drops it. A poll loop calls this when [`AsFd::as_fd`]
+    /// is readable.
     ///
     /// # Errors
-    /// As a call, but for refusals and time-outs.
+    /// Those of a call, except [`Error::Refused`] and [`Error::TimedOut`].
     pub fn pump(&mut self) -> Result<(), Error> {
         self.check(|connection| {
             for _ in 0..PUMP_READS {
@@ -202,7 +203,7 @@ impl Connection {
         result
     }
 
-    /// Sends a whole message. One that was cut off by the deadline makes the connection useless.
+    /// Sends a whole message. If the deadline cuts a message off, the connection becomes unusable.
     fn send(&mut self, mut rest: &[u8], what: &'static str, until: Instant) -> Result<(), Error> {
         let whole = rest.len();
         while !rest.is_empty() {
@@ -221,7 +222,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads once what is there; false when nothing is.
+    /// Reads available bytes once; false if there are none.
     fn receive(&mut self) -> Result<bool, Error> {
         let mut bytes = [0; READ_BYTES];
         match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
@@ -235,7 +236,7 @@ impl Connection {
         }
     }
 
-    /// The next reply among the whole messages received. What answers no call is dropped.
+    /// The next reply among the whole messages received. Messages that are not replies are dropped.
     fn next_reply(&mut self) -> Result<Option<Reply>, Error> {
         while let Some(length) = wire::length(&self.received)? {
             if self.received.len() < length {
@@ -252,7 +253,7 @@ impl Connection {
     /// Waits until the socket is ready.
     fn wait(&self, ready: PollFlags, deadline: Instant, what: &'static str) -> Result<(), Error> {
         let left = deadline.saturating_duration_since(Instant::now());
-        // Also when the socket is always ready: a flood must not put the deadline off.
+        // Checked even if the socket is always ready: a flood must not extend the deadline.
         if left.is_zero() {
             return Err(Error::TimedOut { what });
         }
@@ -273,7 +274,7 @@ impl AsFd for Connection {
 }
 
 impl DomainHandle {
-    /// The number of a running domain, which another start changes.
+    /// The number of a running domain; each start of the domain changes it.
     #[must_use]
     pub fn id(&self) -> Option<u32> {
         (self.id.cast_signed() >= 0).then_some(self.id)
@@ -284,7 +285,7 @@ impl DomainHandle {
     }
 }
 
-/// An answer about a domain that is not there names it.
+/// Puts the domain's name into [`Error::NoDomain`].
 fn named<T>(answer: Result<T, Error>, name: &str) -> Result<T, Error> {
     answer.map_err(|error| match error {
         Error::NoDomain { .. } => Error::NoDomain { name: name.to_owned() },

@@ -9,9 +9,9 @@ use crate::error::Error;
 /// A running domain's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// Its number, which another start changes; none while it does not run.
+    /// Its number; each start changes it. None while it does not run.
     pub id: Option<u32>,
-    /// What it booted with, bytes.
+    /// Its memory at boot, bytes.
     pub boot_bytes: u64,
     /// Whether its memory is allocated before the guest gets it (`<allocation mode='immediate'/>`, `<hugepages/>`).
     pub is_allocated_first: bool,
@@ -25,15 +25,15 @@ pub struct Description {
 pub struct MemoryDevice {
     /// libvirt's name for it.
     pub alias: String,
-    /// The most that it can have, bytes.
+    /// Its largest size, bytes.
     pub max_bytes: u64,
     /// Sizes are multiples of this, bytes.
     pub block_bytes: u64,
-    /// What the guest was asked to have, bytes.
+    /// The size requested from the guest, bytes.
     pub requested_bytes: u64,
-    /// What the guest has plugged, bytes.
+    /// The size that the guest has plugged, bytes.
     pub size_bytes: u64,
-    /// Its element, and in it the requested size.
+    /// The ranges of its element and of the requested size in the text.
     element: Range<usize>,
     requested: Range<usize>,
 }

@@ -1,4 +1,4 @@
-//! Errors of libvirt.
+//! Errors of the client.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,15 +13,15 @@ pub enum Error {
     Absent {
         /// The socket's path.
         path: PathBuf,
-        /// What connect(2) said.
+        /// The error of connect(2).
         error: io::Error,
     },
-    /// It wants a password or the like.
+    /// It refuses this user, or requires a password or the like.
     #[error(
         "libvirt does not let this user in: run the daemon as root, or as a member of libvirt's group"
     )]
     Stranger,
-    /// It has no domain of the name.
+    /// It has no domain with the name.
     #[error("libvirt has no domain '{name}'")]
     NoDomain {
         /// The name.
@@ -30,14 +30,14 @@ pub enum Error {
     /// libvirt ended, or closed the connection.
     #[error("libvirt closed the connection")]
     Closed,
-    /// The deadline came first. A late answer to the call is dropped when it comes.
+    /// The deadline passed. A late answer to the call is dropped.
     #[error("libvirt did not answer in time: {what}")]
     TimedOut {
-        /// What was waited for.
+        /// The call that waited.
         what: &'static str,
     },
     /// The message violates libvirt's protocol, or is not the call's result.
-    #[error("this is not libvirt as it is known here: {what}")]
+    #[error("unexpected message from libvirt: {what}")]
     Garbage {
         /// What is wrong with it.
         what: String,
@@ -45,7 +45,7 @@ pub enum Error {
     /// libvirt answered with an error.
     #[error("libvirt refused {what}: {text}")]
     Refused {
-        /// What it was asked.
+        /// The call.
         what: &'static str,
         /// libvirt's text, in one line.
         text: String,

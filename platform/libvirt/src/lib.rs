@@ -1,15 +1,15 @@
 //! libvirt's RPC over its Unix socket: the few calls that resizing a domain needs.
 //!
 //! ```text
-//!  AUTH_LIST, AUTH_POLKIT   who may come in
-//!  CONNECT_OPEN             qemu:///system, or qemu:///session for a libvirtd of an ordinary user
-//!  DOMAIN_LOOKUP_BY_NAME    the domain
-//!  DOMAIN_GET_XML_DESC      its virtio-mem devices, and what each has: what `virsh dumpxml` prints
-//!  DOMAIN_UPDATE_DEVICE     another requested size: what `virsh update-memory-device` does
+//!  AUTH_LIST, AUTH_POLKIT   authenticates
+//!  CONNECT_OPEN             opens qemu:///system, or qemu:///session for a libvirtd of an ordinary user
+//!  DOMAIN_LOOKUP_BY_NAME    finds the domain
+//!  DOMAIN_GET_XML_DESC      reads its virtio-mem devices and their sizes, as `virsh dumpxml` does
+//!  DOMAIN_UPDATE_DEVICE     sets a requested size, as `virsh update-memory-device` does
 //! ```
 //!
-//! QEMU's monitor belongs to libvirt and is never touched. Every call has a deadline, every buffer a limit. The crate
-//! does not know who decides on sizes.
+//! QEMU's monitor belongs to libvirt: this crate never connects to it. Every call has a deadline and every buffer a
+//! limit. The crate does not decide on sizes.
 
 #![forbid(unsafe_code)]
 

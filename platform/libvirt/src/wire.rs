@@ -1,18 +1,18 @@
-//! Messages as they stand in libvirt's documentation of its RPC: a length, a header of six words, and XDR.
+//! Messages of libvirt's RPC, as its documentation defines them: a length, a header of six words, and XDR.
 
 use crate::error::Error;
 
-/// Longest message that is read. A domain's description is some 10 KiB.
+/// Most bytes of a message. A domain's description has some 10 KiB.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Of the length and the header.
+/// Bytes of the length and the header.
 pub const HEADER_BYTES: usize = 28;
 /// The program of hypervisors, and its only version.
 const PROGRAM: u32 = 0x2000_8086;
 const VERSION: u32 = 1;
-/// Longest text of an error that is passed on.
+/// Most characters of an error's text; the rest is dropped.
 const TEXT_CHARS_MAX: usize = 400;
 
-/// What is called.
+/// The procedures, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Procedure {
@@ -31,7 +31,7 @@ const REPLY: u32 = 1;
 const OK: u32 = 0;
 const FAILED: u32 = 1;
 
-/// What came in answer to a call.
+/// The answer to a call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reply {
     pub serial: u32,
@@ -58,7 +58,7 @@ impl Writer {
         self
     }
 
-    /// Bytes of a length that both sides know, a multiple of 4.
+    /// Adds bytes without a length; their number must be a multiple of 4.
     pub fn fixed(mut self, bytes: &[u8]) -> Self {
         self.0.extend(bytes);
         self
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The length of the message that begins here; None until its length is there.
+/// The length in bytes of the message at the start of `received`; None until the length itself has arrived.
 pub fn length(received: &[u8]) -> Result<Option<usize>, Error> {
     let Some(bytes) = received.first_chunk() else { return Ok(None) };
     let length = u32::from_be_bytes(*bytes) as usize;
@@ -120,7 +120,7 @@ pub fn length(received: &[u8]) -> Result<Option<usize>, Error> {
     Ok(Some(length))
 }
 
-/// A whole message. None for one that answers no call: an event, or one of another program.
+/// Decodes a whole message. None if it is not a reply: an event, or a message of another program.
 pub fn read(message: &[u8]) -> Result<Option<Reply>, Error> {
     let mut reader = Reader::new(message);
     let mut header = [0; 7];

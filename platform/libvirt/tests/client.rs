@@ -1,4 +1,4 @@
-//! Calls, refusals and deadlines, against a libvirt that does what a test says.
+//! Calls, refusals and deadlines, against a fake libvirt.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -16,12 +16,12 @@ const AUTH_POLKIT: u32 = 70;
 const UPDATE: u32 = 174;
 const XML: &str = "<domain id='5'><memory unit='KiB'>1048576</memory><devices/></domain>";
 
-/// A socket, and what serves its first connection.
+/// A socket, and the thread that serves its first connection.
 struct Fake(UnixServer<()>);
 
 struct Peer(UnixStream);
 
-/// A call as it came.
+/// A received call.
 struct Call {
     procedure: u32,
     serial: u32,
@@ -33,7 +33,7 @@ impl Fake {
         Self(UnixServer::start(|stream| serve(Peer(stream))))
     }
 
-    /// One that lets everybody in.
+    /// A fake that admits every user.
     fn new(serve: impl FnOnce(Peer) + Send + 'static) -> Self {
         Self::raw(|mut peer| {
             peer.answers(AUTH_LIST, &words(&[1, 0]));
@@ -46,7 +46,7 @@ impl Fake {
         Connection::open(self.0.path(), soon())
     }
 
-    /// Waits until the other side has done its part, and passes its panic on.
+    /// Waits until the fake has finished, and propagates its panic.
     fn finish(self) {
         self.0.finish();
     }
@@ -111,7 +111,7 @@ fn domain(id: u32) -> Vec<u8> {
 fn a_domain_is_found_described_and_changed() {
     let fake = Fake::new(|mut peer| {
         assert_eq!(peer.answers(LOOK_UP, &domain(5)), text("web"));
-        // What nobody asked for may come at any time: an event, a message of another program.
+        // Unasked messages can arrive at any time: an event, a message of another program.
         peer.say(0x2000_8086, 2, 0, 0, &words(&[1, 2, 3]));
         peer.say(0x6b65_6570, 2, 0, 0, &[]);
         let asked = peer.answers(DESCRIBE, &text(XML));
@@ -145,7 +145,7 @@ fn a_domain_that_is_off_has_no_number_and_one_that_is_not_there_is_named() {
     let error = libvirt.find("web", soon()).unwrap_err();
     assert_eq!(error.to_string(), "libvirt has no domain 'web'");
     let error = libvirt.find("web", soon()).unwrap_err();
-    assert_eq!(error.to_string(), "libvirt refused to look a domain up: cannot look");
+    assert_eq!(error.to_string(), "libvirt refused the lookup of a domain: cannot look");
     assert!(!error.is_final());
     drop(libvirt);
     fake.finish();
@@ -190,7 +190,7 @@ fn a_libvirt_that_hangs_costs_its_deadline_and_a_late_answer_is_dropped() {
     let mut libvirt = fake.open().unwrap();
     let began = Instant::now();
     let error = libvirt.find("web", after_ms(100)).unwrap_err();
-    assert_eq!(error.to_string(), "libvirt did not answer in time: to look a domain up");
+    assert_eq!(error.to_string(), "libvirt did not answer in time: the lookup of a domain");
     assert!(began.elapsed() >= Duration::from_millis(100));
     assert_eq!(libvirt.find("web", soon()).unwrap().id(), Some(2));
     drop(libvirt);
@@ -199,11 +199,11 @@ fn a_libvirt_that_hangs_costs_its_deadline_and_a_late_answer_is_dropped() {
 
 #[test]
 fn one_that_never_answers_is_not_waited_for() {
-    // It listens and accepts nobody, as a process that was stopped.
+    // A socket that listens but accepts no connection, as that of a stopped process.
     let path = std::env::temp_dir().join(format!("libvirt-stopped-{}", std::process::id()));
     let _listener = UnixListener::bind(&path).unwrap();
     let error = Connection::open(&path, after_ms(100)).unwrap_err();
-    assert_eq!(error.to_string(), "libvirt did not answer in time: who may come in");
+    assert_eq!(error.to_string(), "libvirt did not answer in time: authentication");
     std::fs::remove_file(&path).unwrap();
     let error = Connection::open(&path, soon()).unwrap_err();
     assert!(error.to_string().starts_with("no libvirt listens on /"), "{error}");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::error::Error;
 use crate::monitor::Monitor;
 
-/// Where QEMU keeps backends, and devices that have an id.
+/// Paths of QEMU's backends, and of devices that have an id.
 const OBJECTS: &str = "/objects/";
 const PERIPHERAL: &str = "/machine/peripheral/";
 
@@ -19,7 +19,7 @@ const PERIPHERAL: &str = "/machine/peripheral/";
 pub struct RunState {
     /// The virtual CPUs run.
     pub running: bool,
-    /// QEMU's word for it: `running`, `paused`, `inmigrate`, `shutdown`...
+    /// QEMU's name for the state: `running`, `paused`, `inmigrate`, `shutdown`...
     #[serde(rename = "status")]
     pub state: String,
 }
@@ -28,10 +28,10 @@ pub struct RunState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct MemorySize {
-    /// What it booted with.
+    /// Its memory at boot, bytes.
     #[serde(rename = "base-memory")]
     pub base_bytes: u64,
-    /// What DIMMs and virtio-mem devices added.
+    /// Memory of DIMMs and virtio-mem devices, bytes.
     #[serde(default, rename = "plugged-memory")]
     pub plugged_bytes: u64,
 }
@@ -39,16 +39,16 @@ pub struct MemorySize {
 /// A virtio-mem device.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct MemoryDevice {
-    /// Its id. None when it was given none on QEMU's command line: it can't be resized then.
+    /// Its id. None if QEMU's command line gave it none; then it can't be resized.
     pub id: Option<String>,
     /// Its backend's id.
     pub memdev: String,
     /// Its NUMA node.
     pub node: u64,
-    /// What the guest has plugged.
+    /// The size that the guest has plugged.
     #[serde(rename = "size")]
     pub size_bytes: u64,
-    /// What the guest was asked to have.
+    /// The size requested from the guest.
     #[serde(rename = "requested-size")]
     pub requested_bytes: u64,
     /// The most that it can have.
@@ -99,7 +99,7 @@ impl Monitor {
     /// The VM's name (`-name`).
     ///
     /// # Errors
-    /// Those of [`Self::execute`], as of all that follow.
+    /// Those of [`Self::execute`].
     pub fn vm_name(&mut self, deadline: Instant) -> Result<Option<String>, Error> {
         #[derive(Deserialize)]
         struct Name {
@@ -137,7 +137,7 @@ impl Monitor {
         self.ask("query-memory-size-summary", Value::Null, deadline)
     }
 
-    /// The virtio-mem devices. DIMMs and others are passed over.
+    /// The virtio-mem devices. DIMMs and other kinds are left out.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -161,10 +161,11 @@ impl Monitor {
         .collect()
     }
 
-    /// Requests `bytes` of a device from the guest. This takes a while: see [`Self::size`].
+    /// Requests that the guest plug `bytes` of a device. The guest does so over time: see [`Self::size`].
     ///
     /// # Errors
-    /// Those of [`Self::execute`]; QEMU refuses what is no multiple of the block size or above the device's size.
+    /// Those of [`Self::execute`]. QEMU refuses a size that is not a multiple of the block size or above the device's
+    /// largest size.
     pub fn set_requested_size(
         &mut self,
         id: &str,
@@ -176,7 +177,7 @@ impl Monitor {
         self.execute("qom-set", arguments, deadline).map(drop)
     }
 
-    /// The guest's size of a device.
+    /// The size of a device that the guest has plugged, bytes.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -184,8 +185,8 @@ impl Monitor {
         self.property(&format!("{PERIPHERAL}{id}"), "size", deadline)
     }
 
-    /// Whether a device allocates memory before the guest gets it (`prealloc=on`). Without it a pool that has run dry
-    /// kills QEMU by SIGBUS.
+    /// Whether a device allocates memory before the guest gets it (`prealloc=on`). Without it, an exhausted pool kills
+    /// QEMU by SIGBUS.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -224,7 +225,7 @@ impl Monitor {
     /// Whether the machine has ACPI: `on`, `off` or `auto`, which is on.
     ///
     /// # Errors
-    /// Those of [`Self::execute`]; a machine that knows no ACPI refuses.
+    /// Those of [`Self::execute`]. QEMU refuses for a machine type without ACPI.
     pub fn acpi(&mut self, deadline: Instant) -> Result<String, Error> {
         self.property("/machine", "acpi", deadline)
     }
@@ -269,7 +270,7 @@ impl Monitor {
         }
     }
 
-    /// Makes QEMU send [`crate::Event::Migration`].
+    /// Makes QEMU send [`crate::Event::Migration`] from now on.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -278,8 +279,9 @@ impl Monitor {
         self.execute("migrate-set-capabilities", events, deadline).map(drop)
     }
 
-    /// The mapping of a guest-physical address: the memory's name, which is its backend's id, and its address in QEMU.
-    /// None where there is no RAM.
+    /// The mapping of a guest-physical address: the name of the memory, which is its backend's id, and the virtual
+    /// address
+    /// in QEMU. None if there is no RAM at the address.
     ///
     /// # Errors
     /// Those of [`Self::execute`].
@@ -314,14 +316,14 @@ impl Monitor {
     }
 }
 
-/// `Host virtual address for 0x100000 (NAME) is 0x7f5c7be00000`; other texts say that there is no RAM.
+/// Parses `Host virtual address for 0x100000 (NAME) is 0x7f5c7be00000`. Any other text means that there is no RAM.
 fn read_host_address(text: &str) -> Option<(String, u64)> {
     let (before, address) = text.trim().rsplit_once(") is 0x")?;
     let (_, name) = before.split_once(" (")?;
     Some((name.to_owned(), u64::from_str_radix(address, 16).ok()?))
 }
 
-/// A command's answer, as what it is known to be.
+/// Decodes a command's answer.
 fn read<T: DeserializeOwned>(command: &str, answer: Value) -> Result<T, Error> {
     serde_json::from_value(answer).map_err(|error| Error::garbage(format!("{command}: {error}")))
 }

@@ -16,10 +16,10 @@ pub enum Error {
     Absent {
         /// The socket's path.
         path: PathBuf,
-        /// What connect(2) said.
+        /// The error of connect(2).
         error: io::Error,
     },
-    /// Connected, but never greeted.
+    /// QEMU sent no greeting within [`GREETING_WAIT`].
     #[error(
         "the monitor {} is held by somebody else: no greeting for {} s (QEMU serves one client at a time)",
         path.display(), GREETING_WAIT.as_secs()
@@ -31,10 +31,10 @@ pub enum Error {
     /// QEMU ended, or closed the connection.
     #[error("QEMU closed the monitor")]
     Closed,
-    /// The deadline came first. A late answer to the command is dropped when it comes.
+    /// The deadline passed. A late answer to the command is dropped.
     #[error("the monitor did not answer in time: {what}")]
     TimedOut {
-        /// What was waited for.
+        /// The command or step that waited.
         what: String,
     },
     /// The message is not QMP, or not the command's answer.
@@ -43,7 +43,7 @@ pub enum Error {
         /// What is wrong with it.
         what: String,
     },
-    /// A line without end.
+    /// A line is longer than [`LINE_BYTES_MAX`].
     #[error("the monitor does not speak QMP: a line of more than {LINE_BYTES_MAX} bytes")]
     LineTooLong,
     /// QEMU answered with an error.

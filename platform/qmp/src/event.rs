@@ -12,8 +12,8 @@ pub const EVENTS_MAX: usize = 256;
 /// An event of the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// `MEMORY_DEVICE_SIZE_CHANGE`: a virtio-mem device grew or shrank. QEMU sends one a second at most, so it is a
-    /// hint to look at the size, which may have changed since.
+    /// `MEMORY_DEVICE_SIZE_CHANGE`: a virtio-mem device grew or shrank. QEMU sends at most one per second, so the size
+    /// may have changed again: read it with [`crate::Monitor::size`].
     SizeChange {
         /// The device.
         id: String,
@@ -22,7 +22,7 @@ pub enum Event {
     },
     /// The VM was reset: virtio-mem devices are empty again.
     Reset,
-    /// The guest ends, or QEMU does.
+    /// The guest or QEMU shuts down.
     Shutdown,
     /// The virtual CPUs have stopped.
     Stop,
@@ -31,14 +31,14 @@ pub enum Event {
     /// `MIGRATION`: a migration to another host has begun or ended, with or without success. QEMU sends it only after
     /// [`crate::Monitor::tell_migration`].
     Migration {
-        /// It is on its way.
+        /// Whether it is in progress.
         is_under_way: bool,
     },
     /// Another event, by name.
     Other(String),
 }
 
-/// The events of some time.
+/// Queued events.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// Oldest first.
@@ -59,14 +59,14 @@ impl Events {
         self.seen.push_back(event);
     }
 
-    /// Takes all.
+    /// Takes all events.
     pub(crate) fn take(&mut self) -> Self {
         mem::take(self)
     }
 }
 
 impl Event {
-    /// Of its name and its `data`.
+    /// Decodes an event from its name and its `data`.
     pub(crate) fn read(name: &str, data: Value) -> Self {
         #[derive(Deserialize)]
         struct SizeChange {

@@ -1,10 +1,9 @@
 //! QEMU's monitor protocol (QMP): JSON lines over a Unix socket.
 //!
-//! [`Monitor`] is a thin, blocking client with the few commands that resizing a guest needs. It does not know guests'
-//! sizes or who decides on them. Every call has a deadline, every buffer a limit: QEMU is trusted as little as the
-//! guest inside it.
+//! [`Monitor`] is a thin, blocking client with the few commands that resizing a guest needs. It does not decide on
+//! sizes. Every call has a deadline and every buffer a limit: the client trusts QEMU as little as the guest inside it.
 //!
-//! A monitor socket serves one client at a time. QEMU lets a second one connect and never greets it, which is
+//! A monitor socket serves one client at a time. QEMU lets a second client connect but never greets it: that is
 //! [`Error::Held`].
 
 #![forbid(unsafe_code)]
@@ -23,5 +22,5 @@ pub use event::{EVENTS_MAX, Event, Events};
 pub use line::LINE_BYTES_MAX;
 pub use monitor::Monitor;
 
-/// A monitor that sends no greeting for this long serves another client.
+/// Time to wait for a greeting. A monitor that sends none in this time serves another client.
 pub const GREETING_WAIT: Duration = Duration::from_secs(2);

@@ -1,25 +1,25 @@
-//! Bytes in, lines out.
+//! Splits received bytes into lines.
 
-/// Longest line that is read. The longest answer asked for is query-memory-devices: some 250 bytes for each of at most
-/// 256 memory slots.
+/// Most bytes of a line. The longest answer is that of query-memory-devices: some 250 bytes for each of at most 256
+/// memory slots.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// A line is longer than [`LINE_BYTES_MAX`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-/// Received bytes, up to one unfinished line and what came with it.
+/// Received bytes. Each [`Self::push`] drops the lines that were returned.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     bytes: Vec<u8>,
     /// Where the next line starts.
     start: usize,
-    /// Up to where no line feed was found.
+    /// End of the bytes that were searched for a line feed.
     searched: usize,
 }
 
 impl LineBuffer {
-    /// Adds what was received.
+    /// Adds received bytes.
     pub fn push(&mut self, received: &[u8]) {
         self.bytes.drain(..self.start);
         self.searched -= self.start;
@@ -27,7 +27,7 @@ impl LineBuffer {
         self.bytes.extend_from_slice(received);
     }
 
-    /// The next whole line without its end. None until more is pushed.
+    /// The next whole line, without its line feed. None until more bytes are pushed.
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, TooLong> {
         let found = self.bytes[self.searched..].iter().position(|&byte| byte == b'\n');
         let end = found.map_or(self.bytes.len(), |at| self.searched + at);

@@ -20,13 +20,13 @@ use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::line::LineBuffer;
 
-/// Between two attempts to connect while QEMU's queue of connections is full.
+/// Time between two attempts to connect while QEMU's listen queue is full.
 const CONNECT_PAUSE: Duration = Duration::from_millis(20);
-/// Read at once.
+/// Most bytes of one read.
 const READ_BYTES: usize = 16 << 10;
-/// Reads of one [`Monitor::pump`], so that a flood of events does not block the caller.
+/// Most reads of one [`Monitor::pump`], so that a flood of events does not block the caller.
 const PUMP_READS: usize = 16;
-/// Longest text of QEMU that is passed on.
+/// Most characters of a text from QEMU; the rest is dropped.
 const TEXT_CHARS_MAX: usize = 400;
 
 /// A client of one VM's monitor.
@@ -35,8 +35,8 @@ pub struct Monitor {
     socket: OwnedFd,
     received: LineBuffer,
     events: Events,
-    /// The id of the first command, and of the last one. Ids count up from the time of the connection in microseconds,
-    /// faster than which nobody gives commands: so none is that of an earlier connection.
+    /// The ids of the first and the last command. Ids count up from the time of the connection in microseconds. No
+    /// client sends a command each microsecond, so ids of two connections never overlap.
     first_id: u64,
     last_id: u64,
     /// QEMU has answered on this connection.
@@ -45,7 +45,7 @@ pub struct Monitor {
     closed: bool,
 }
 
-/// A line of QEMU.
+/// A line from QEMU.
 #[derive(Deserialize)]
 struct Message {
     #[serde(rename = "QMP")]
@@ -69,7 +69,7 @@ struct Refusal {
 type Outcome = Result<Value, Refusal>;
 
 impl Message {
-    /// What it answers, if it is an answer.
+    /// Its result, if it is an answer.
     fn outcome(self) -> Option<Outcome> {
         match (self.answer, self.error) {
             (Some(answer), None) => Some(Ok(answer)),
@@ -83,7 +83,7 @@ impl Monitor {
     /// Connects, waits for the greeting and leaves the protocol's negotiation mode.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::Held`] without a greeting for [`GREETING_WAIT`], and those of [`Self::execute`].
+    /// [`Error::Absent`]; [`Error::Held`] without a greeting for [`GREETING_WAIT`]; those of [`Self::execute`].
     pub fn connect(path: &Path, deadline: Instant) -> Result<Self, Error> {
         let patience = deadline.min(Instant::now() + GREETING_WAIT);
         let held = || Error::Held { path: path.to_owned() };
@@ -110,11 +110,12 @@ impl Monitor {
         Self { socket, received, events, first_id, last_id, is_answered: false, closed: false }
     }
 
-    /// Sends a command and waits for its answer. Events that come meanwhile are kept. [`Value::Null`] is no arguments.
+    /// Sends a command and waits for its answer. Queues events that arrive meanwhile. [`Value::Null`] means no
+    /// arguments.
     ///
     /// # Errors
-    /// [`Error::Refused`] when QEMU answers with an error; [`Error::TimedOut`], after which a late answer is dropped;
-    /// [`Error::Closed`], [`Error::Garbage`], [`Error::LineTooLong`], [`Error::Io`], after which every call answers
+    /// [`Error::Refused`] if QEMU answers with an error; [`Error::TimedOut`], after which a late answer is dropped;
+    /// [`Error::Closed`], [`Error::Garbage`], [`Error::LineTooLong`], [`Error::Io`], after which every call returns
     /// [`Error::Closed`].
     pub fn execute(
         &mut self,
@@ -130,10 +131,11 @@ impl Monitor {
         })
     }
 
-    /// Reads what has come, without waiting. A poll loop calls it when [`AsFd::as_fd`] is readable.
+    /// Reads and queues the events that have arrived, without waiting. A poll loop calls this when [`AsFd::as_fd`] is
+    /// readable.
     ///
     /// # Errors
-    /// As [`Self::execute`], but for refusals and time-outs.
+    /// Those of [`Self::execute`], except [`Error::Refused`] and [`Error::TimedOut`].
     pub fn pump(&mut self) -> Result<(), Error> {
         self.check(|monitor| {
             for _ in 0..PUMP_READS {
@@ -173,7 +175,7 @@ impl Monitor {
         result
     }
 
-    /// Waits for the greeting: until `patience` for its first byte, until `deadline` for its end.
+    /// Waits for the greeting: until `patience` for its first byte, then until `deadline` for its end.
     fn greet(&mut self, patience: Instant, deadline: Instant) -> Result<(), Error> {
         loop {
             while let Some(message) = self.next_message()? {
@@ -205,7 +207,7 @@ impl Monitor {
         self.send(format!("{request}\n").as_bytes(), command, deadline)?;
         let mut answered = None;
         loop {
-            // To the last whole line: a poll loop hears nothing of what was read here and left over.
+            // Handles all whole lines: the socket is not readable again for lines that were read here.
             while let Some((id, outcome)) = self.next_answer()? {
                 if id == self.last_id {
                     answered = Some(outcome);
@@ -219,7 +221,7 @@ impl Monitor {
         }
     }
 
-    /// Sends a whole line. A line that was cut off by the deadline makes the connection useless.
+    /// Sends a whole line. If the deadline cuts a line off, the connection becomes unusable.
     fn send(&mut self, mut line: &[u8], command: &str, deadline: Instant) -> Result<(), Error> {
         let whole = line.len();
         while !line.is_empty() {
@@ -238,7 +240,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Reads once what is there; false when nothing is.
+    /// Reads available bytes once; false if there are none.
     fn receive(&mut self) -> Result<bool, Error> {
         let mut bytes = [0; READ_BYTES];
         match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
@@ -252,9 +254,10 @@ impl Monitor {
         }
     }
 
-    /// The next answer among the whole lines received, with its command's id. Events on the way are kept. QEMU carries out
-    /// a command although whoever gave it has gone, and its answer goes to whoever is connected then, ahead of all other
-    /// answers: what is not of this connection is passed over until the first that is.
+    /// The next answer among the whole lines received, with its command's id. Queues the events before it. QEMU
+    /// executes a
+    /// command even if its client has gone, and sends the answer to the next client, ahead of that client's answers. So
+    /// answers with foreign ids are skipped until the first answer of this connection; after that they are an error.
     fn next_answer(&mut self) -> Result<Option<(u64, Outcome)>, Error> {
         while let Some(message) = self.next_message()? {
             if let Some(name) = message.event {
@@ -287,7 +290,7 @@ impl Monitor {
     fn wait(&self, ready: PollFlags, deadline: Instant, what: &str) -> Result<(), Error> {
         let left = deadline.saturating_duration_since(Instant::now());
         let timed_out = || Error::TimedOut { what: what.to_owned() };
-        // Also when the socket is always ready: a flood of events must not put the deadline off.
+        // Checked even if the socket is always ready: a flood of events must not extend the deadline.
         if left.is_zero() {
             return Err(timed_out());
         }
@@ -317,7 +320,7 @@ fn connect_before(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
         match connect(&socket, &address) {
             Ok(()) => return Ok(socket),
             Err(Errno::INTR) => {}
-            // The queue of connections is full: QEMU accepts none while it serves a client.
+            // The listen queue is full: QEMU accepts no connection while it serves a client.
             Err(Errno::AGAIN) if Instant::now() < deadline => thread::sleep(CONNECT_PAUSE),
             Err(Errno::AGAIN) => return Err(Error::TimedOut { what: "connecting".to_owned() }),
             Err(errno) => return Err(absent(errno)),
@@ -325,7 +328,7 @@ fn connect_before(path: &Path, deadline: Instant) -> Result<OwnedFd, Error> {
     }
 }
 
-/// QEMU's text as a line of bounded length.
+/// QEMU's text as one line of bounded length.
 fn one_line(text: &str) -> String {
     let plain = |letter: char| if letter.is_control() { ' ' } else { letter };
     text.trim().chars().take(TEXT_CHARS_MAX).map(plain).collect()

@@ -1,4 +1,4 @@
-//! Keys and certificates as they are in their files, read once for all who use them.
+//! Keys and certificates, read from their files once for all servers and clients that use them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::{Error, Files, first_name, unfit};
 
-/// Keys and certificates as they were when their files were read.
+/// The keys and certificates that were in their files when these were read.
 #[derive(Debug)]
 pub struct Keys {
     files: Files,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    /// Of those who vouch for peers, if there is such a file.
+    /// The authorities that sign peers' certificates, if there is such a file.
     authority: Option<Vec<CertificateDer<'static>>>,
 }
 
-/// Which files have other contents.
+/// The files whose contents differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Differences {
     /// [`Files::certificate`].
@@ -46,7 +46,7 @@ impl Keys {
         })
     }
 
-    /// The name by which peers know whoever shows the certificate.
+    /// The name by which peers know the owner of the certificate: its first DNS name.
     ///
     /// # Errors
     /// [`Error::Nameless`].
@@ -54,7 +54,7 @@ impl Keys {
         first_name(self.chain.first().ok_or(Error::Nameless)?)
     }
 
-    /// What is different in `other`.
+    /// The differences between these and `other`.
     pub fn differences(&self, other: &Self) -> Differences {
         Differences {
             certificate: self.chain != other.chain,
@@ -63,12 +63,12 @@ impl Keys {
         }
     }
 
-    /// The own certificates, and the key of the first.
+    /// The certificate chain, and the key of its first certificate.
     pub(crate) fn own(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
         (self.chain.clone(), self.key.clone_key())
     }
 
-    /// Those who vouch for peers, and the file that names them.
+    /// The authorities, and the file that holds them.
     pub(crate) fn roots(&self) -> Result<Option<(&Path, Arc<RootCertStore>)>, Error> {
         let Some((path, authority)) = self.files.authority.as_deref().zip(self.authority.as_ref())
         else {
@@ -81,7 +81,7 @@ impl Keys {
         Ok(Some((path, roots.into())))
     }
 
-    /// Why they can't be used together.
+    /// The error that says why key and certificate can't be used.
     pub(crate) fn unfit(&self, error: rustls::Error) -> Error {
         match error {
             rustls::Error::InconsistentKeys(_) => {

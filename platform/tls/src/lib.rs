@@ -1,7 +1,7 @@
-//! TLS between hosts: keys and certificates from files, names of clients from theirs.
+//! TLS between hosts: keys and certificates from files, names of clients from their certificates.
 //!
-//! It knows no sockets and no protocol inside. Both sides show a certificate where a server is given an
-//! authority for its clients; clients always check the server's.
+//! The crate knows neither sockets nor the protocol inside. A client always checks the server's certificate. A
+//! server with an authority for clients checks theirs too.
 
 #![forbid(unsafe_code)]
 
@@ -25,10 +25,10 @@ pub use keys::{Differences, Keys};
 
 static TLS13_ALONE: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// Why there is no TLS.
+/// Why TLS can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// TLS failed, or its settings make no sense.
+    /// TLS failed, or its settings are invalid.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
     /// A file with keys or certificates can't be used.
@@ -39,13 +39,13 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// Nothing says who vouches for servers.
-    #[error("no file says who vouches for servers")]
+    /// No file with the authorities for servers is given.
+    #[error("no file with certificate authorities for servers is given")]
     NoAuthority,
     /// The certificate names no DNS name.
     #[error("the certificate has no DNS name in its subjectAltName")]
     Nameless,
-    /// What the server is called can't stand in a certificate.
+    /// The server's name can't occur in a certificate.
     #[error("'{0}' is neither a DNS name nor an address")]
     Name(String),
 }
@@ -53,22 +53,21 @@ pub enum Error {
 /// Files with keys and certificates, in PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// The own certificate, and those between it and one that peers know.
+    /// The own certificate, followed by the intermediate ones up to an authority that peers know.
     pub certificate: PathBuf,
     /// The key of the certificate.
     pub key: PathBuf,
-    /// Certificates of those who vouch for peers. A server that is given them asks every client for a
-    /// certificate; it goes by the first DNS name in its subjectAltName (RFC 9525 has the common name no
-    /// longer used).
+    /// Certificates of the authorities for peers. A server with this file requires a certificate of every client. The
+    /// client's name is the first DNS name in its subjectAltName (RFC 9525 no longer uses the common name).
     pub authority: Option<PathBuf>,
 }
 
-/// Which versions a server speaks.
+/// The versions of TLS that a server accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions {
-    /// 1.3 alone: where both sides are ours.
+    /// Only 1.3: for protocols between Spillway's own programs.
     Tls13,
-    /// 1.2 too.
+    /// 1.2 and 1.3.
     Tls12And13,
 }
 
@@ -81,7 +80,7 @@ impl Versions {
     }
 }
 
-/// TLS as a server speaks it. Clones have the same keys, now and after [`Self::renew`].
+/// TLS settings of a server. Clones share the keys, also after [`Self::renew`].
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
     config: Arc<RwLock<Arc<ServerConfig>>>,
@@ -96,7 +95,7 @@ impl ServerSettings {
         Self::new(&Keys::read(files)?, versions)
     }
 
-    /// With keys that were read. If they name an authority, every client must show a certificate.
+    /// Uses keys that were read. If they include an authority, every client must present a certificate.
     ///
     /// # Errors
     /// [`Error::File`], [`Error::Tls`].
@@ -114,19 +113,19 @@ impl ServerSettings {
         };
         let (chain, key) = keys.own();
         let mut config = builder.with_single_cert(chain, key).map_err(|why| keys.unfit(why))?;
-        // A session that is taken up again is not asked for its certificate, however old that is by then.
+        // A resumed session would not have to present its certificate again, even if that has expired.
         config.send_tls13_tickets = 0;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))) })
     }
 
-    /// Has new connections use what `new` uses now. Those that there are stay as they are.
+    /// Makes new connections use the present settings of `new`. Existing connections do not change.
     pub fn renew(&self, new: &Self) {
         let config = new.config();
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
-    /// One more connection.
+    /// A new connection.
     ///
     /// # Errors
     /// [`Error::Tls`].
@@ -134,14 +133,14 @@ impl ServerSettings {
         Ok(ServerConnection::new(self.config())?)
     }
 
-    /// What the next connection is made of, for those who drive it otherwise.
+    /// The configuration of the next connection, for other TLS drivers.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// TLS 1.3 as a client speaks it, to one server. Clones, and those [`to`](Self::to) other servers, have the same
-/// keys, now and after [`Self::renew`].
+/// TLS 1.3 settings of a client of one server. Clones, and settings for other servers made by [`Self::to`], share the
+/// keys, also after [`Self::renew`].
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
     config: Arc<RwLock<Arc<ClientConfig>>>,
@@ -149,8 +148,8 @@ pub struct ClientSettings {
 }
 
 impl ClientSettings {
-    /// Reads the files. `server` is the DNS name or address that the server's certificate must name; who
-    /// vouches for it stands in the file `authority`.
+    /// Reads the files. `server` is the DNS name or address that the server's certificate must contain. The file
+    /// `authority` holds the authorities for that certificate.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::File`], [`Error::Tls`].
@@ -159,7 +158,7 @@ impl ClientSettings {
         Self::new(&Keys::read(&files)?, server)
     }
 
-    /// With keys that were read, whose authority vouches for servers too.
+    /// Uses keys that were read. Their authority signs servers' certificates too.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::NoAuthority`], [`Error::File`], [`Error::Tls`].
@@ -179,7 +178,7 @@ impl ClientSettings {
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), server })
     }
 
-    /// The same keys, for another server.
+    /// The same settings for another server.
     ///
     /// # Errors
     /// [`Error::Name`].
@@ -187,7 +186,7 @@ impl ClientSettings {
         Ok(Self { config: Arc::clone(&self.config), server: server_name(server)? })
     }
 
-    /// Has new connections use the keys that `new` uses now. Those that there are stay as they are.
+    /// Makes new connections use the present keys of `new`. Existing connections do not change.
     pub fn renew(&self, new: &Self) {
         let config = new.current();
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
@@ -197,12 +196,12 @@ impl ClientSettings {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What the next connection is made of, for those who drive it otherwise, and whom it is for.
+    /// The configuration of the next connection and the server's name, for other TLS drivers.
     pub fn config(&self) -> (Arc<ClientConfig>, ServerName<'static>) {
         (self.current(), self.server.clone())
     }
 
-    /// One more connection.
+    /// A new connection.
     ///
     /// # Errors
     /// [`Error::Tls`].
@@ -211,7 +210,7 @@ impl ClientSettings {
     }
 }
 
-/// The name that a client's certificate gives it; none when it showed no certificate.
+/// The client's name from its certificate: the first DNS name. None if it presented no certificate.
 ///
 /// # Errors
 /// [`Error::Nameless`].

@@ -29,7 +29,7 @@ struct Named {
     file_offset: u64,
     #[serde(alias = "fault_size", default = "small")]
     page_size: u64,
-    /// Among the memory files; the first is 0.
+    /// Index among the memory files, from 0.
     fd_index: Option<usize>,
 }
 
@@ -54,13 +54,14 @@ pub fn decode(bytes: &[u8], files: usize) -> Result<Option<Vec<Claimed>>, Error>
         bytes: named.size,
         offset: named.file_offset,
         page_bytes: named.page_size,
-        // One file for all, or one for each in their order.
+        // By default one file for all regions, or one for each in order.
         file: named.fd_index.unwrap_or(if files == 1 { 0 } else { at }),
     };
     Ok(Some(message.regions.into_iter().enumerate().map(claim).collect()))
 }
 
-/// A page is read while its writers wait: with WP_ASYNC the kernel lets them through.
+/// Checks the registration mode. The manager reads a page while its writers are blocked; with WP_ASYNC the kernel does
+/// not block them.
 fn check_mode(mode: String) -> Result<(), Error> {
     let has = |token: &str| mode.split('|').any(|its| its.trim() == token);
     if has("MISSING") && has("WP") && !has("WP_ASYNC") {

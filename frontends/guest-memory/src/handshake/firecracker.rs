@@ -1,6 +1,6 @@
 //! Firecracker's handover when a snapshot is resumed with the userfaultfd backend
 //! (docs/snapshotting/handling-page-faults-on-snapshot-resume.md there): a JSON array on a stream socket, with
-//! the userfaultfd attached by SCM_RIGHTS. Memory is private and registered for MISSING alone.
+//! the userfaultfd attached by SCM_RIGHTS. Memory is private, and registered for MISSING only.
 
 use serde::Deserialize;
 
@@ -14,7 +14,7 @@ struct Mapping {
     /// Where its contents begin in the snapshot's memory file.
     offset: u64,
     page_size: Option<u64>,
-    /// The older name. Versions differ on whether it holds KiB or, in spite of the name, bytes.
+    /// The older name. Some versions put KiB here, others bytes in spite of the name.
     page_size_kib: Option<u64>,
 }
 

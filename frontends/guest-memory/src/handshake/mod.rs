@@ -11,7 +11,7 @@ use crate::{Claimed, Error};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handshake {
     /// As proposed in cloud-hypervisor/cloud-hypervisor#8657, with the memory files beside the
-    /// userfaultfd as its review asks. Not merged there, and may change.
+    /// userfaultfd as its review requests. Not merged there; it may change.
     CloudHypervisor,
     /// As Firecracker documents it for page faults on snapshot resume.
     Firecracker,
@@ -43,7 +43,7 @@ impl Handshake {
         }
     }
 
-    /// The reply to the monitor when a manager serves its memory, or why none does. Empty for a
+    /// The reply to the monitor: that a manager serves its memory, or why none does. Empty for a
     /// monitor that reads no reply.
     pub fn answer(self, outcome: Result<(), &Error>) -> String {
         match self {

@@ -1,4 +1,4 @@
-//! What is asked of QEMU, and what its answers are read as.
+//! The commands that the client sends, and how it decodes the answers.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! A monitor that does what a test says.
+//! A fake monitor.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use spillway_test_support::wait::soon;
 
 pub const GREETING: &str = r#"{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}, "package": ""}, "capabilities": ["oob"]}}"#;
 
-/// A monitor's socket, and what serves it.
+/// A monitor's socket, and the thread that serves it.
 pub struct FakeMonitor(UnixServer<()>);
 
 /// The monitor's end of a connection.
@@ -30,7 +30,7 @@ impl FakeMonitor {
         }))
     }
 
-    /// One that greets and takes `qmp_capabilities` first.
+    /// A fake that sends a greeting and answers `qmp_capabilities` first.
     pub fn new(serve: impl FnOnce(Peer) + Send + 'static) -> Self {
         Self::raw(|mut peer| {
             peer.say(GREETING);
@@ -54,7 +54,7 @@ impl FakeMonitor {
         Monitor::connect(self.path(), soon()).unwrap_err()
     }
 
-    /// Waits until the other side has done its part, and passes its panic on.
+    /// Waits until the fake has finished, and propagates its panic.
     pub fn finish(self) {
         self.0.finish();
     }
@@ -65,7 +65,7 @@ impl Peer {
         let _ = self.stream.write_all(format!("{line}\r\n").as_bytes());
     }
 
-    /// A line; null when the client is gone.
+    /// The next line; null if the client is gone.
     pub fn hear(&mut self) -> Value {
         let mut line = String::new();
         let _ = self.lines.read_line(&mut line);
@@ -80,7 +80,7 @@ impl Peer {
         self.say(&json!({ "event": name, "data": {}, "timestamp": {"seconds": 1} }).to_string());
     }
 
-    /// Hears a command with these arguments, and answers it.
+    /// Expects a command with these arguments, and answers it.
     pub fn expect(&mut self, command: &str, arguments: &Value, answer: &Value) {
         let request = self.hear();
         assert_eq!(request["execute"], command);
@@ -88,7 +88,7 @@ impl Peer {
         self.answer(&request, answer);
     }
 
-    /// Until the client is gone.
+    /// Waits until the client is gone.
     pub fn wait(mut self) {
         while !self.hear().is_null() {}
     }

@@ -1,4 +1,4 @@
-//! The client against monitors that behave, and against others.
+//! The client against correct monitors and faulty ones.
 
 mod commands;
 mod fake;

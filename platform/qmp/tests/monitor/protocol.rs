@@ -167,7 +167,7 @@ fn nobody_listens() {
     assert!(error.to_string().starts_with("no QEMU listens on /nonexistent/qmp.sock: "), "{error}");
     let long = PathBuf::from(format!("/tmp/{}", "x".repeat(200)));
     assert!(matches!(Monitor::connect(&long, soon()), Err(Error::Absent { .. })));
-    // One that has ended: its socket is still there.
+    // The socket file of a QEMU that has ended.
     let ended = std::env::temp_dir().join(format!("qmp-ended-{}", std::process::id()));
     drop(UnixListener::bind(&ended).unwrap());
     assert!(matches!(Monitor::connect(&ended, soon()), Err(Error::Absent { .. })));
@@ -211,7 +211,7 @@ fn pump_tells_the_end() {
 fn pump_reads_all_that_has_come() {
     let (said, go) = mpsc::channel();
     let fake = FakeMonitor::new(move |mut peer| {
-        // More than is read at once.
+        // More than one read takes.
         (0..100)
             .for_each(|_| peer.say(&json!({"event": "X", "data": "x".repeat(400)}).to_string()));
         peer.event("STOP");
@@ -352,8 +352,8 @@ fn a_late_answer_is_not_taken_for_the_next_one() {
     fake.finish();
 }
 
-/// QEMU's commands are carried out on another thread than its connections: one that takes long is answered to whoever is
-/// connected then.
+/// QEMU executes commands on a thread of their own, and answers a slow one to the client that is connected when it
+/// ends.
 #[test]
 fn an_answer_that_is_late_for_an_earlier_connection_is_passed_over() {
     for is_before_the_greeting in [false, true] {
@@ -375,7 +375,7 @@ fn an_answer_that_is_late_for_an_earlier_connection_is_passed_over() {
             let request = peer.hear();
             assert_eq!(request["execute"], "qmp_capabilities");
             thread::sleep(Duration::from_millis(50));
-            // One of another program, too, with ids of its own or none.
+            // Answers to another program, too, with its ids or none.
             peer.answer(&first, &json!("late"));
             peer.say(r#"{"return": {}}"#);
             peer.say(r#"{"error": {"class": "GenericError", "desc": "late"}, "id": "libvirt-9"}"#);
