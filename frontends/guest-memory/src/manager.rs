@@ -31,7 +31,7 @@ const FREE_PART: u64 = 32;
 const FREE_WINDOWS: u64 = 2;
 /// Interval of checks for the manager's end, and of memory measurements.
 const TICK: Duration = Duration::from_millis(50);
-/// Interval of [`Far::tend`].
+/// Interval at which the tiers are tended.
 const TEND: Duration = Duration::from_secs(1);
 /// Longest time that the removal of a range waits for its pages in progress.
 const REMOVE_WAIT: Duration = Duration::from_secs(60);

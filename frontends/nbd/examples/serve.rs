@@ -1,5 +1,5 @@
-//! A device alone, to test clients with: `serve ADDRESS|SOCKET MIB`. Each connection gets an export
-//! `disk` of MIB MiB. Prints its memory use once a second. Ends when its input ends.
+//! Serves a single device, to test clients: `serve ADDRESS|SOCKET MIB`. Each connection gets an export
+//! `disk` of MIB MiB. Prints its memory use once a second. Ends at the end of its standard input.
 
 use std::io::Read;
 use std::net::TcpListener;

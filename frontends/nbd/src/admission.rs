@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use spillway_types::{Access, Admitted, Denied, Identity};
 
-/// A place among the client's connections, given back when this goes.
+/// A counted connection of a client. Dropping it reports the end of the connection.
 pub struct Admission {
     access: Arc<dyn Access>,
     pub admitted: Admitted,

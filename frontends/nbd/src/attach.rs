@@ -1,9 +1,10 @@
 //! Devices of this process as disks of this host's kernel, through its own NBD driver.
 //!
 //! The kernel gets one end of each pair of Unix sockets, and a thread of this process serves the other. There is no
-//! handshake and no listener, so no other process can interfere. Running threads allocate nothing and are marked so
-//! that the kernel may wait for them (`spillway_platform::swap`), because it may swap onto the disk. The caller must
-//! lock the process's memory (mlockall) before.
+//! handshake and no listener, so no other process can interfere. The kernel may swap onto the disk, so running threads
+//! allocate nothing and are marked as IO flushers (`spillway_platform::swap`). The caller must lock the process's
+//! memory
+//! (mlockall) first.
 
 use std::fmt::Debug;
 use std::fs;
@@ -26,12 +27,12 @@ use crate::session::Session;
 use crate::socket::Socket;
 use crate::transmission::Transmission;
 
-/// Bytes of a thread's stack: a fan-out device has a batch's bookkeeping there.
+/// Bytes of a thread's stack. A fan-out device keeps a batch's state there.
 const STACK_BYTES: usize = 512 << 10;
-/// How long the disk's node may take to appear.
+/// Longest time until the disk's node appears.
 const NODE_WAIT: Duration = Duration::from_secs(5);
 
-/// The process that asks the kernel for disks: this one, or a privileged one.
+/// The process that attaches disks to the kernel: this one, or a privileged one.
 pub trait Kernel: Send + Sync + Debug {
     /// As [`spillway_kernel_nbd::connect`].
     ///
@@ -46,7 +47,7 @@ pub trait Kernel: Send + Sync + Debug {
     fn disconnect(&self, index: u32) -> Result<(), Error>;
 }
 
-/// This process itself, which needs CAP_SYS_ADMIN.
+/// This process, which needs CAP_SYS_ADMIN.
 #[derive(Debug)]
 pub struct Itself;
 
@@ -60,7 +61,7 @@ impl Kernel for Itself {
     }
 }
 
-/// How a device is attached.
+/// Settings of [`attach`].
 #[derive(Clone, Debug)]
 pub struct AttachSettings {
     /// Connections, each with a thread of its own, 1 to 64. The kernel distributes requests over them by processor,
@@ -77,7 +78,7 @@ impl Default for AttachSettings {
     }
 }
 
-/// A device that is a disk of the kernel. Dropping this detaches it, but can't report errors.
+/// A device that is attached as a disk of the kernel. Dropping this detaches it, but can't report errors.
 #[derive(Debug)]
 pub struct Attached {
     kernel: Arc<dyn Kernel>,
@@ -87,11 +88,11 @@ pub struct Attached {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Makes `device` a disk of this host's kernel, and returns when its node exists.
+/// Attaches `device` as a disk of this host's kernel, and returns when its node exists.
 ///
 /// # Errors
-/// [`Error::Kernel`] when the kernel has no NBD driver or refuses, [`Error::Flusher`] without the privilege
-/// (CAP_SYS_RESOURCE), [`Error::Attach`], [`Error::Io`].
+/// [`Error::Kernel`] if the kernel has no NBD driver or refuses, [`Error::Flusher`] without CAP_SYS_RESOURCE,
+/// [`Error::Attach`], [`Error::Io`].
 pub fn attach(device: Arc<dyn Device>, settings: &AttachSettings) -> Result<Attached, Error> {
     attach_by(Arc::new(Itself), device, settings)
 }
@@ -124,13 +125,13 @@ pub fn attach_by(
     let index = attached.kernel.connect(&disk, &descriptors)?;
     attached.index = Some(index);
     attached.path = PathBuf::from(format!("/dev/nbd{index}"));
-    // The kernel has its ends.
+    // The kernel holds its ends now.
     drop(ours);
     attached.wait_for_node(geometry.bytes)?;
     Ok(attached)
 }
 
-/// What the disk can do, as an export tells it.
+/// The disk's transmission flags.
 const fn flags() -> u16 {
     export_flags::HAS_FLAGS
         | export_flags::SEND_FLUSH
@@ -168,7 +169,7 @@ impl Attached {
             move || {
                 let flusher = spillway_platform::swap::serve_swap();
                 let may = flusher.is_ok();
-                // The other end waits for it.
+                // `Attached::serve` waits for it.
                 let _ = told.send(flusher);
                 if may {
                     serve(&socket, device);
@@ -182,7 +183,7 @@ impl Attached {
         flusher.map_err(|errno| Error::Flusher(errno.into()))
     }
 
-    /// Waits for udev or devtmpfs, and for the size that the driver sets last.
+    /// Waits until udev or devtmpfs has created the node and the driver has set the size, which it does last.
     fn wait_for_node(&self, bytes: u64) -> Result<(), Error> {
         let until = Instant::now() + NODE_WAIT;
         let name = self.path.file_name().unwrap_or_default();
@@ -209,7 +210,7 @@ impl Attached {
             socket.shutdown(Shutdown::Both);
         }
         for thread in self.threads.drain(..) {
-            // It never panics, which would abort the program.
+            // The thread can't have panicked: a panic aborts the program.
             let _ = thread.join();
         }
         done

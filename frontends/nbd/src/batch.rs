@@ -1,4 +1,4 @@
-//! Requests that came together, for a device on which each of them travels: all go out at the same time.
+//! Batches of requests that arrived together, for a device that sends its requests over a network.
 
 use spillway_block::{Data, Request as BlockRequest};
 use spillway_wire::nbd::{
@@ -10,9 +10,9 @@ use crate::buffer::Output;
 
 /// Most requests of one batch.
 pub const BATCH_MAX: usize = 64;
-/// Most bytes of a request that is batched. What is longer keeps a device busy by itself.
+/// Most bytes of a request in a batch. A longer request keeps the device busy by itself.
 const BYTES_MAX: u32 = 64 << 10;
-/// Bytes ahead of data that was read, in a structured reply.
+/// Bytes before the data of a read in a structured reply.
 const DATA_HEADER_BYTES: usize = CHUNK_BYTES + 8;
 
 /// A request of a batch.
@@ -23,19 +23,19 @@ struct Member {
     data_at: usize,
 }
 
-/// Requests from the front of the input which are all there, and whose replies have room.
+/// Complete requests from the front of the input, whose replies fit the output.
 #[derive(Debug)]
 pub struct Batch {
     members: [Option<Member>; BATCH_MAX],
     count: usize,
-    /// Bytes of the input that they take.
+    /// Bytes of the input that the requests take.
     pub used: usize,
     reply_bytes: usize,
     structured: bool,
 }
 
 impl Batch {
-    /// Gathers what can be batched; `fits` says which requests nothing is wrong with.
+    /// Gathers at most `most` requests whose replies take at most `room` bytes. Stops at a request that `fits` rejects.
     pub fn gather(
         input: &[u8],
         most: usize,
@@ -68,7 +68,7 @@ impl Batch {
         batch
     }
 
-    /// How many they are.
+    /// Number of requests.
     pub const fn len(&self) -> usize {
         self.count
     }
@@ -88,7 +88,7 @@ impl Batch {
         }
     }
 
-    /// Has `carry_out` carry the requests out, and appends the replies.
+    /// Executes the requests by `carry_out`, and appends the replies.
     pub fn carry_out(
         &self,
         input: &[u8],
@@ -136,7 +136,7 @@ impl Batch {
         offset.copy_from_slice(&request.offset.to_be_bytes());
     }
 
-    /// Puts errors in the places of the replies that they belong to, and moves the others together.
+    /// Replaces the replies of failed requests by errors, and closes the gaps.
     fn tell_failures(&self, output: &mut Output, start: usize, failed: &[bool; BATCH_MAX]) {
         let (mut from, mut to) = (start, start);
         for (member, failed) in self.members().zip(failed) {

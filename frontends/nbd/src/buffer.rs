@@ -6,17 +6,17 @@ use spillway_types::Limits;
 
 /// Most bytes of a buffer.
 pub const BYTES_MAX: usize = 260 << 10;
-/// Least bytes of a buffer: 64 KiB, which a client may ask for in one piece, and a page over.
+/// Least bytes of a buffer: 64 KiB, which a client may request in one piece, and a page.
 const BYTES_MIN: usize = 68 << 10;
 
-/// Bytes of each of the two buffers of a connection: so many that all connections of the client
-/// together stay within what it may have, but never fewer than 68 KiB.
+/// Bytes of each of a connection's two buffers: the client's limit of bytes divided among all its connections, but at
+/// least 68 KiB and at most 260 KiB.
 pub fn buffer_bytes(limits: &Limits) -> usize {
     let share = limits.bytes_max / u64::from(limits.connections_max.max(1)) / 2;
     usize::try_from(share).unwrap_or(BYTES_MAX).clamp(BYTES_MIN, BYTES_MAX)
 }
 
-/// Bytes that came in and are not used up.
+/// Received bytes that were not consumed yet.
 #[derive(Debug)]
 pub struct Input {
     bytes: Box<[u8]>,
@@ -29,7 +29,7 @@ impl Input {
         Self { bytes: vec![0; bytes].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    /// What is there.
+    /// The unconsumed bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
@@ -39,7 +39,7 @@ impl Input {
         self.start = (self.start + bytes).min(self.end);
     }
 
-    /// Reads once, as much as there is and room for. Gives the bytes read, 0 at the end of the stream.
+    /// Reads once, as many bytes as are available and fit. Returns their number; 0 at the end of the stream.
     pub fn fill(&mut self, stream: &mut impl Read) -> io::Result<usize> {
         self.bytes.copy_within(self.start..self.end, 0);
         self.end -= self.start;
@@ -65,32 +65,32 @@ pub struct Output {
 }
 
 impl Output {
-    /// An empty buffer of so many bytes.
+    /// An empty buffer with a capacity of `bytes`.
     pub fn new(bytes: usize) -> Self {
         Self { bytes: vec![0; bytes].into_boxed_slice(), filled: 0 }
     }
 
-    /// What waits.
+    /// The waiting bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.filled]
     }
 
-    /// Forgets what waits: it is sent.
+    /// Empties the buffer after its bytes were sent.
     pub const fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Bytes that it takes in all.
+    /// Its capacity in bytes.
     pub const fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Bytes that it takes yet.
+    /// Number of free bytes.
     pub const fn room(&self) -> usize {
         self.bytes.len() - self.filled
     }
 
-    /// Appends; the caller has seen to the room.
+    /// Appends bytes, for which the caller has checked the room.
     pub(crate) fn push(&mut self, part: &[u8]) {
         self.grow(part.len()).copy_from_slice(part);
     }
@@ -101,17 +101,17 @@ impl Output {
         &mut self.bytes[self.filled - bytes..self.filled]
     }
 
-    /// Takes the last bytes back.
+    /// Shortens the waiting bytes to `bytes`.
     pub(crate) const fn shrink_to(&mut self, bytes: usize) {
         self.filled = bytes;
     }
 
-    /// Moves bytes that wait, from `from` to the earlier `to`.
+    /// Moves waiting bytes from `from` to the earlier `to`.
     pub(crate) fn move_back(&mut self, from: usize, to: usize, bytes: usize) {
         self.bytes.copy_within(from..from + bytes, to);
     }
 
-    /// Puts bytes in place of others that wait; where they end.
+    /// Overwrites waiting bytes at `at`. Returns the end of the new bytes.
     pub(crate) fn overwrite(&mut self, at: usize, part: &[u8]) -> usize {
         self.bytes[at..at + part.len()].copy_from_slice(part);
         at + part.len()

@@ -32,11 +32,11 @@ impl Default for Config {
 /// Whether connections are encrypted.
 #[derive(Clone, Debug)]
 pub enum TlsMode {
-    /// None is.
+    /// Never.
     Off,
     /// If the peer requests it.
     Offered(ServerSettings),
-    /// Always; before TLS a peer gets nothing, not even the names of exports.
+    /// Always. Before TLS a peer gets nothing, not even the names of exports.
     Required(ServerSettings),
 }
 

@@ -24,7 +24,7 @@ use crate::transmission::{Progress, Transmission};
 /// Bytes of the buffer during the handshake: the longest option, and its header.
 const HANDSHAKE_BYTES: usize = 17 << 10;
 
-/// What a server's connections share.
+/// The state that a server's connections share.
 pub struct Shared {
     pub access: Arc<dyn Access>,
     pub exports: Arc<dyn Exports>,
@@ -32,7 +32,7 @@ pub struct Shared {
     pub complaints: Complaints,
 }
 
-/// A connection from its first byte on.
+/// A connection during the handshake.
 struct Handshake<'a> {
     shared: &'a Shared,
     /// Called when the peer is admitted.
@@ -45,11 +45,10 @@ struct Handshake<'a> {
     deadline: Deadline,
 }
 
-/// When the handshake must be over; none once it is.
+/// When the handshake must have ended; none after the handshake.
 type Deadline = Rc<Cell<Option<Instant>>>;
 
-/// A socket of which no read or write waits beyond the deadline, however many it takes to fill a
-/// record of TLS.
+/// A socket whose reads and writes do not wait beyond the deadline, however many of them a TLS record takes.
 struct Timed<'a> {
     socket: &'a Socket,
     deadline: Deadline,
@@ -184,10 +183,10 @@ impl Handshake<'_> {
         Ok(())
     }
 
-    /// Goes over to TLS and on.
+    /// Switches to TLS, and continues with the handshake.
     fn encrypt(mut self, mut plain: Timed<'_>) -> Result<(), Error> {
         if !self.input.bytes().is_empty() {
-            // An attacker could have sent it.
+            // An attacker could have injected these bytes.
             return Err(Error::Refused("the peer sent more before TLS began"));
         }
         let Some(settings) = self.shared.config.tls.settings() else { return Ok(()) };

@@ -15,83 +15,84 @@ use crate::error::Error;
 use crate::session::{ALLOCATION, ALLOCATION_ID, Session};
 use crate::transmission::REQUEST_BYTES_MAX;
 
-/// Zeros after the answer to the oldest way of choosing an export.
+/// Zeros after the answer to EXPORT_NAME, the oldest way to choose an export.
 const PADDING: [u8; 124] = [0; 124];
 
-/// How far a connection is encrypted.
+/// The state of a connection's encryption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsState {
-    /// It is not and cannot be.
+    /// Not encrypted, and TLS is not offered.
     Off,
-    /// It can be.
+    /// Not encrypted; the peer may start TLS.
     Offered,
-    /// It must be before anything else.
+    /// Not encrypted; the peer must start TLS first.
     Required,
-    /// It is.
+    /// Encrypted.
     Active,
 }
 
-/// Who is at the other end.
+/// The identity of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Not asked yet.
+    /// Not determined yet.
     Unknown,
     /// A client.
     Client(ClientId),
-    /// Somebody who gets nothing.
+    /// A peer that was denied.
     Denied(Denied),
 }
 
 /// What to do after [`Negotiation::advance`].
 #[derive(Debug)]
 pub enum Step {
-    /// Send what there is and bring more.
+    /// Send the output and read more input.
     More,
-    /// Find out who the peer is, tell [`Negotiation::meet`], and go on with the same bytes.
+    /// Identify the peer, call [`Negotiation::meet`], and continue with the same input.
     Meet,
-    /// Send what there is, then speak TLS; see [`Negotiation::encrypted`].
+    /// Send the output, then start TLS; see [`Negotiation::encrypted`].
     StartTls,
-    /// Send what there is; requests follow.
+    /// Send the output. Requests follow.
     Begin(Session),
-    /// Send what there is and close.
+    /// Send the output and close.
     End,
 }
 
-/// A handshake. The server has sent [`GREETING`](spillway_wire::nbd::GREETING) before.
+/// A handshake, after the server has sent [`GREETING`](spillway_wire::nbd::GREETING).
 #[derive(Debug)]
 pub struct Negotiation {
     flags: Option<ClientFlags>,
     tls: TlsState,
     peer: Peer,
     structured: bool,
-    /// The export that block status was chosen for.
+    /// The export for which the peer chose block status.
     allocation: Option<String>,
 }
 
-/// What an option leads to.
+/// The result of an option.
 enum Outcome {
     Next,
     Done(Step),
 }
 
 impl Negotiation {
-    /// A handshake that has just begun.
+    /// A new handshake.
     pub const fn new(tls: TlsState) -> Self {
         Self { flags: None, tls, peer: Peer::Unknown, structured: false, allocation: None }
     }
 
-    /// Says who the peer is.
+    /// Sets the identity of the peer.
     pub const fn meet(&mut self, peer: Peer) {
         self.peer = peer;
     }
 
-    /// The connection is encrypted from here on. What was agreed on before does not count.
+    /// Records that the connection is encrypted from now on. Discards what was agreed on before.
     pub fn encrypted(&mut self) {
         *self = Self { flags: self.flags, ..Self::new(TlsState::Active) };
     }
 
-    /// Takes in bytes from the peer, appends answers to `output`. Gives the bytes used up, and what to
-    /// do next.
+    /// Processes bytes from the peer, and appends answers to `output`. Returns the number of consumed bytes, and what
+    /// to do
+    /// next.
     ///
     /// # Errors
     /// [`Error::Wire`] and [`Error::Refused`]: close the connection.
@@ -132,7 +133,7 @@ impl Negotiation {
         }
     }
 
-    /// Whether an option is about exports, and these may be spoken of.
+    /// Whether the answer to an option depends on the client: it concerns exports, and TLS is not required first.
     fn needs_client(&self, option: u32) -> bool {
         let about_exports = matches!(
             option,
@@ -217,7 +218,7 @@ impl Negotiation {
         say(reply::ACK, &[]);
     }
 
-    /// Finds an export. No name means the only one that there is.
+    /// Finds an export. An empty name means the client's only export.
     fn find(&self, name: &str, exports: &dyn Exports) -> Option<(String, Arc<dyn Device>)> {
         let Peer::Client(client) = self.peer else { return None };
         let name = match name {
@@ -236,7 +237,7 @@ impl Negotiation {
         Session { device, structured: self.structured, allocation }
     }
 
-    /// What the export can do.
+    /// The transmission flags of exports.
     fn export_flags(&self) -> u16 {
         use export_flags::{
             CAN_MULTI_CONN, HAS_FLAGS, SEND_CACHE, SEND_DF, SEND_FAST_ZERO, SEND_FLUSH, SEND_FUA,
@@ -275,7 +276,7 @@ impl Negotiation {
         Some(self.session(&name, device))
     }
 
-    /// Answers the oldest way of choosing an export, which has no way to say no.
+    /// Answers EXPORT_NAME, which has no reply for a refusal.
     fn begin_at_once(
         &self,
         data: &[u8],
@@ -327,7 +328,7 @@ impl Negotiation {
     }
 }
 
-/// What a client is told of a name that leads nowhere.
+/// The message for a client that names an unknown export.
 fn unknown(name: &str) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.

@@ -1,4 +1,4 @@
-//! Listening, and a thread for each connection.
+//! The listener, and a thread for each connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,19 +21,19 @@ use crate::socket::{Listener, Socket};
 
 /// Bytes of a connection's stack. It is locked in memory with the rest of the daemon.
 const STACK_BYTES: usize = 256 << 10;
-/// Wait after the kernel had no descriptor or memory for a connection.
+/// Pause after the kernel had no descriptor or memory for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time that connections have to answer what they have taken in when the server stops.
+/// Time for connections to answer received requests when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(1);
-/// Time between two looks for what the log was not told.
+/// Longest interval between two summaries of suppressed log lines.
 const SUM_INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
-/// How long newcomers wait at most for connections that gave way to end.
+/// Longest time that a new connection waits for displaced ones to end.
 const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The connections there are.
+/// The open connections.
 struct Connections {
     open: Mutex<Open>,
-    /// Rung when one ends.
+    /// Notified when a connection ends.
     ended: Condvar,
 }
 
@@ -52,8 +52,9 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in. Whether another one, whose peer had not said who it is, gave way. Those that did so
-    /// end within moments: a newcomer waits for that rather than be refused.
+    /// Adds a connection. Returns whether it displaced an unidentified one. Displaced connections end soon, so if too
+    /// many
+    /// have not ended, a new connection waits instead of being refused.
     fn begin(&self, number: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
         let waits = |open: &mut Open| open.slots.waits_for_ends();
         let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
@@ -66,7 +67,7 @@ impl Connections {
         Ok(gone.is_some())
     }
 
-    /// The connection's peer was let in.
+    /// Records that the connection's peer was admitted.
     fn prove(&self, number: u64) {
         self.lock().slots.prove(number);
     }
@@ -83,7 +84,7 @@ impl Connections {
         self.lock().sockets.values().for_each(|socket| socket.shutdown(how));
     }
 
-    /// Waits until there are none, or the time is over.
+    /// Waits until no connection is open, or the timeout has passed.
     fn wait_for_none(&self, timeout: Duration) {
         let deadline = Instant::now() + timeout;
         let mut open = self.lock();
@@ -100,7 +101,7 @@ impl Connections {
     }
 }
 
-/// A listener and its connections. They end when this is dropped.
+/// A listener and its connections. Dropping this ends them.
 pub struct Server {
     connections: Arc<Connections>,
     stopping: Arc<AtomicBool>,
@@ -115,10 +116,10 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Starts to accept connections. The listener may be one that the service manager keeps.
+    /// Starts accepting connections. The listener may come from the service manager.
     ///
     /// # Errors
-    /// [`Error::Io`] when the kernel has no thread or descriptor left.
+    /// [`Error::Io`] if the kernel has no thread or descriptor left.
     pub fn start(
         listener: Listener,
         access: Arc<dyn Access>,
@@ -143,18 +144,17 @@ impl Server {
         Ok(Self { connections, stopping, wake, acceptor: Some(acceptor) })
     }
 
-    /// Connections that are open now.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.lock().sockets.len()
     }
 }
 
 impl Drop for Server {
-    /// Accepts no more, lets connections answer what they have taken in for at most a second, and
-    /// ends them.
+    /// Stops accepting, gives connections at most a second to answer received requests, and ends them.
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Release);
-        // An eventfd that counts no further is ready as well.
+        // Fails only if the counter is full, and a full counter wakes the thread as well.
         let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
@@ -166,7 +166,7 @@ impl Drop for Server {
     }
 }
 
-/// The thread that takes connections in.
+/// The state of the thread that accepts connections.
 struct Acceptor {
     listener: Listener,
     shared: Arc<Shared>,
@@ -200,16 +200,18 @@ impl Acceptor {
         }
     }
 
-    /// Waits for a connection, or for the end.
+    /// Waits for a connection or the end of the server, at most [`SUM_INTERVAL`].
     fn wait(&self) {
         let mut ready =
             [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
-        // Interrupted or not, the loop looks again.
+        // After an interruption, the loop checks again.
         let _ = poll(&mut ready, Some(&SUM_INTERVAL));
     }
 
+    /// Starts a connection's thread.
+    ///
     /// # Errors
-    /// The connection was not taken in, or another one was ended for it.
+    /// The connection was refused, or it displaced another one.
     fn take_in(&self, number: u64, socket: Socket) -> Result<(), Error> {
         let peer = socket.peer()?;
         let socket = Arc::new(socket);
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn newcomers_wait_for_those_that_gave_way_for_a_second_at_most() {
-        // Four places for peers that have proven nothing, one of them for each peer.
+        // Four slots for unidentified connections, one of them for each peer.
         let (connections, peer) = (Connections::new(16), Peer::User(1000));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _other_end = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

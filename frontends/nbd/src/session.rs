@@ -1,21 +1,21 @@
-//! What client and server have agreed on, from the handshake on.
+//! The result of the handshake.
 
 use std::sync::Arc;
 
 use spillway_block::Device;
 
-/// The one metadata context that there is.
+/// The only supported metadata context.
 pub const ALLOCATION: &str = "base:allocation";
 /// The number of [`ALLOCATION`] in block status replies.
 pub const ALLOCATION_ID: u32 = 1;
 
-/// What was agreed on.
+/// What client and server have agreed on.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// The export.
     pub device: Arc<dyn Device>,
-    /// Reads are answered with structured replies.
+    /// Whether reads get structured replies.
     pub structured: bool,
-    /// Block status may be asked.
+    /// Whether the client may request block status.
     pub allocation: bool,
 }

@@ -1,4 +1,4 @@
-//! Sockets of both kinds, and who is at the other end.
+//! Unix and TCP sockets, and the identity of their peers.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,20 +12,20 @@ use rustix::net::{RecvFlags, recv, sockopt};
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
 use spillway_types::{Identity, Peer};
 
-/// Time without a sign of life after which a TCP peer is asked for one.
+/// Idle time after which TCP sends keepalive probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Time between such questions.
+/// Time between two probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Questions without an answer after which the peer counts as gone.
+/// Number of unanswered probes after which the connection is closed.
 const KEEPALIVE_COUNT: u32 = 8;
-/// Longest time that a read looks again and again before it sleeps. To be woken costs about half of it.
+/// Longest time that a read polls before it sleeps. A wake-up costs about half of it.
 const POLL: Duration = Duration::from_micros(30);
-/// A read that slept for less than this would have been served by looking: the next one looks.
+/// After a read that slept for less than this, the next read polls.
 const SHORT_SLEEP: Duration = Duration::from_micros(60);
-/// Pauses between two looks: about a microsecond.
+/// Number of spin-loop hints between two polls: about a microsecond.
 const PAUSES: u32 = 32;
 
-/// Where connections come from.
+/// The source of connections.
 #[derive(Debug)]
 pub enum Listener {
     /// Processes of this host.
@@ -42,7 +42,7 @@ impl Listener {
         }
     }
 
-    /// Takes the next connection, if there is one.
+    /// Accepts the next connection; `WouldBlock` if there is none.
     pub(crate) fn accept(&self) -> io::Result<Socket> {
         match self {
             Self::Unix(listener) => listener.accept().map(|(stream, _)| Kind::Unix(stream)),
@@ -67,8 +67,9 @@ enum Kind {
     Tcp(TcpStream),
 }
 
-/// A connection. While its peer answers fast, a read polls for a moment before it sleeps: then the
-/// peer need not wake a thread with each of its requests.
+/// A connection. While its peer sends requests in quick succession, a read polls before it sleeps, so that the peer
+/// need
+/// not wake a thread with each request.
 #[derive(Debug)]
 pub struct Socket {
     kind: Kind,
@@ -82,7 +83,7 @@ impl Socket {
         Self { kind: Kind::Unix(stream), polls: AtomicBool::new(false) }
     }
 
-    /// Makes the socket fit for requests and replies.
+    /// Sets the socket's options: no delay and keepalive for TCP.
     pub fn prepare(&self) -> io::Result<()> {
         let Kind::Tcp(stream) = &self.kind else { return Ok(()) };
         stream.set_nodelay(true)?;
@@ -107,16 +108,16 @@ impl Socket {
         }
     }
 
-    /// Ends the connection, whoever waits for it.
+    /// Shuts the connection down, also while another thread waits on it.
     pub fn shutdown(&self, how: Shutdown) {
-        // It may have ended by itself.
+        // Fails if the connection has already ended.
         let _ = match &self.kind {
             Kind::Unix(stream) => stream.shutdown(how),
             Kind::Tcp(stream) => stream.shutdown(how),
         };
     }
 
-    /// Whose connection this is as long as its peer has not said who it is.
+    /// The origin of the connection, known before its peer is identified.
     pub fn peer(&self) -> io::Result<Peer> {
         match &self.kind {
             Kind::Unix(stream) => Ok(Peer::User(peer_credentials(stream)?.uid)),
@@ -124,8 +125,8 @@ impl Socket {
         }
     }
 
-    /// Who a peer without a certificate is; `loopback_name` is the name of those that connect by TCP
-    /// from this host. `None`: nobody can tell.
+    /// The identity of a peer without a certificate. `loopback_name` is the name of peers that connect by TCP from this
+    /// host. `None` if the peer can't be identified.
     pub fn identity<'a>(&self, loopback_name: Option<&'a str>) -> io::Result<Option<Identity<'a>>> {
         match &self.kind {
             Kind::Unix(stream) => {
@@ -141,7 +142,7 @@ impl Socket {
 }
 
 impl Socket {
-    /// Reads what comes within a moment. `None` when nothing does.
+    /// Polls for at most [`POLL`]. `None` if nothing arrives in that time.
     fn poll(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let began = Instant::now();
         while began.elapsed() < POLL {

@@ -1,4 +1,4 @@
-//! Requests and replies, without I/O: bytes in, bytes out, the device in between.
+//! The transmission phase, without I/O on sockets: decodes requests, executes them on the device, encodes replies.
 
 use spillway_block::{Device, Extent};
 use spillway_types::PAGE_BYTES;
@@ -14,34 +14,34 @@ use crate::session::{ALLOCATION_ID, Session};
 
 /// Most bytes that one request may read or write.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
-/// Most extents in one answer.
+/// Most extents in one reply.
 const EXTENTS_MAX: usize = 64;
-/// Bytes of the longest reply that is not data.
+/// Bytes of the longest reply without data.
 const REPLY_BYTES: usize = CHUNK_BYTES + 4 + 8 * EXTENTS_MAX;
-/// Bytes of a structured reply's chunk ahead of data that was read.
+/// Bytes before the data of a read in a structured reply's chunk.
 const DATA_HEADER_BYTES: usize = CHUNK_BYTES + 8;
 
-/// Why [`Transmission::advance`] came back.
+/// Why [`Transmission::advance`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The next request is not all there.
+    /// The next request is incomplete.
     NeedInput,
-    /// What waits must be sent first.
+    /// The output must be sent first.
     NeedRoom,
-    /// The peer has said goodbye. Send what waits and close.
+    /// The peer has requested the end. Send the output and close.
     End,
 }
 
-/// What is under way.
+/// The request in progress.
 #[derive(Clone, Copy, Debug)]
 enum TransmissionState {
-    /// Nothing: a request comes next.
+    /// None; a request comes next.
     Idle,
-    /// The data of a write comes in.
+    /// A write whose data is being received.
     Taking { cookie: u64, offset: u64, left: u32, failure: Option<Failure> },
-    /// The data of a read goes out.
+    /// A read whose data is being sent.
     Sending { cookie: u64, offset: u64, left: u32, begun: bool },
-    /// Nothing more comes.
+    /// None; the peer has requested the end.
     Ended,
 }
 
@@ -53,16 +53,17 @@ pub struct Transmission {
 }
 
 impl Transmission {
-    /// Begins after the handshake.
+    /// A transmission after the handshake.
     pub const fn new(session: Session) -> Self {
         Self { session, state: TransmissionState::Idle }
     }
 
-    /// Carries out what is asked in `input`, as far as `output` has room for the replies. Gives the
-    /// bytes used up, and what is needed to go on. `output` must take 64 KiB and a page at least.
+    /// Executes the requests in `input`, as far as `output` has room for the replies. Returns the number of consumed
+    /// bytes,
+    /// and what it needs to continue. The capacity of `output` must be at least 64 KiB and a page.
     ///
     /// # Errors
-    /// The peer breaks the protocol, or the device failed in the midst of a reply: close.
+    /// The peer violated the protocol, or the device failed in the middle of a reply. Close the connection.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -88,7 +89,8 @@ impl Transmission {
         &*self.session.device
     }
 
-    /// Carries out requests that came together, if there are several and the device gains by it; whether it did.
+    /// Executes requests that arrived together as a batch, if there are at least two and the device supports batches.
+    /// Returns whether it did.
     fn batch(&self, rest: &mut &[u8], output: &mut Output) -> bool {
         let most = self.device().batch_max();
         if most < 2 {
@@ -107,7 +109,7 @@ impl Transmission {
         true
     }
 
-    /// Begins the next request.
+    /// Starts the next request.
     fn start(&mut self, rest: &mut &[u8], output: &mut Output) -> Result<Option<Progress>, Error> {
         let Some((header, after)) = rest.split_first_chunk::<REQUEST_BYTES>() else {
             return Ok(Some(Progress::NeedInput));
@@ -148,7 +150,7 @@ impl Transmission {
                 let flags = request_flags::NO_HOLE | request_flags::FAST_ZERO;
                 self.check(&request, flags, |device| device.write_zeroes(offset, u64::from(bytes)))
             }
-            // All data is at hand.
+            // There is nothing to cache: all data is available already.
             Command::Cache => self.check(&request, 0, |_| Ok(())),
             Command::Other(_) => Some(Failure::Invalid),
         };
@@ -156,8 +158,9 @@ impl Transmission {
         Ok(None)
     }
 
-    /// What is wrong with the range and the flags of a request. FUA is fine with every one, as all
-    /// writes last as long as the store from the moment that they are answered.
+    /// The error of a request with an invalid range or other flags than `flags` and FUA. FUA is always allowed, because
+    /// a
+    /// write lasts as long as the store from the moment of its reply.
     fn objection(&self, request: &Request, flags: u16) -> Option<Failure> {
         if request.flags & !(flags | request_flags::FUA) != 0 {
             return Some(Failure::Invalid);
@@ -172,7 +175,7 @@ impl Transmission {
         (!inside).then_some(failure)
     }
 
-    /// Carries a request out that has no data, if nothing is wrong with it.
+    /// Executes a request without data, if it is valid. Returns the error, if any.
     fn check(
         &self,
         request: &Request,
@@ -194,9 +197,9 @@ impl Transmission {
         })
     }
 
-    /// Answers a request that has no data to send.
+    /// Answers a request whose reply has no data.
     fn push_answer(&self, output: &mut Output, cookie: u64, read: bool, failure: Option<Failure>) {
-        // Once structured replies are agreed on, reads are answered by nothing else.
+        // Once structured replies are agreed on, every reply to a read must be structured.
         if !(self.session.structured && read) {
             return output.push(&simple_reply(cookie, failure));
         }
@@ -209,7 +212,8 @@ impl Transmission {
         }
     }
 
-    /// Writes data as it comes in. Pages are never cut: what does not fill one waits for the rest.
+    /// Writes received data, in whole pages as far as possible. A partial page in the middle waits for the rest of its
+    /// data.
     fn take(&mut self, rest: &mut &[u8], output: &mut Output) -> Option<Progress> {
         let TransmissionState::Taking { cookie, mut offset, mut left, mut failure } = self.state
         else {
@@ -228,14 +232,15 @@ impl Transmission {
             self.state = TransmissionState::Taking { cookie, offset, left, failure };
             return Some(Progress::NeedInput);
         }
-        // There was room for the reply when the write began, and nothing was appended since.
+        // There was room for the reply when the write began, and no other reply was appended since.
         self.push_answer(output, cookie, false, failure);
         self.state = TransmissionState::Idle;
         None
     }
 
-    /// Appends the next piece of a read. A reply that fits a buffer is complete before any of it is
-    /// sent, so that an error can still take its place.
+    /// Appends the next piece of a read. A reply that fits the buffer is complete before any of it is sent, so an error
+    /// can
+    /// still replace it.
     fn send(&mut self, output: &mut Output) -> Result<Option<Progress>, Error> {
         let TransmissionState::Sending { cookie, mut offset, mut left, mut begun } = self.state
         else {
@@ -258,7 +263,7 @@ impl Transmission {
         }
         if let Err(error) = self.device().read(offset, output.grow(piece)) {
             if !self.session.structured && begun {
-                // The peer has been told that all is well.
+                // The peer has already received the header of a successful reply.
                 return Err(error.into());
             }
             output.shrink_to(before);
@@ -276,7 +281,7 @@ impl Transmission {
         Ok(None)
     }
 
-    /// Answers which parts of a range take memory.
+    /// Answers a request for block status: which parts of a range are stored.
     fn tell_status(&self, request: &Request, output: &mut Output) -> Option<Progress> {
         let one = request.flags & request_flags::REQ_ONE != 0;
         let mut extents = [Extent::default(); EXTENTS_MAX];
@@ -301,13 +306,12 @@ impl Transmission {
     }
 }
 
-/// Most bytes of data in one piece: what an empty buffer takes, in whole pages.
+/// Most bytes of data in one piece: the whole pages that fit an empty buffer.
 fn piece_bytes_max(output: &Output) -> usize {
     (output.capacity() - DATA_HEADER_BYTES.max(SIMPLE_REPLY_BYTES)) / PAGE_BYTES * PAGE_BYTES
 }
 
-/// Shortens a piece that begins at `offset` so that it ends where a page does; to nothing if it ends
-/// within its first page.
+/// Shortens a piece that begins at `offset` so that it ends at a page boundary; to 0 if it ends within its first page.
 fn cut_at_page(offset: u64, bytes: usize) -> usize {
     let over = offset.wrapping_add(bytes as u64) % PAGE_BYTES as u64;
     bytes.saturating_sub(over as usize)
@@ -332,7 +336,7 @@ fn push_extents(output: &mut Output, cookie: u64, extents: &[Extent]) {
     }
 }
 
-/// What the peer is told; the log is told the rest.
+/// The error for the peer. Logs the details.
 fn failure_of(error: spillway_block::Error) -> Failure {
     tracing::debug!(%error, "a request to a block device failed");
     Failure::Io

@@ -1,4 +1,4 @@
-//! Requests that came together and are batched are answered as they are one by one.
+//! Requests in a batch get the same replies as requests one by one.
 
 mod support;
 
@@ -10,7 +10,7 @@ use spillway_block_store::BlockDevice;
 use spillway_nbd::{Output, Progress, Session, Transmission};
 use support::*;
 
-/// A device of which some pages fail, and which wants requests in batches or not.
+/// A device on which some pages fail, with or without support for batches.
 #[derive(Debug)]
 struct Spotty {
     inner: Arc<BlockDevice>,
@@ -18,7 +18,7 @@ struct Spotty {
 }
 
 impl Spotty {
-    /// Every 7th page fails.
+    /// Fails for every 7th page.
     fn check(offset: u64) -> Result<(), Error> {
         if (offset / 4096) % 7 == 3 { Err(Error::NoCopy(offset / 4096)) } else { Ok(()) }
     }
@@ -60,7 +60,7 @@ impl Device for Spotty {
     }
 }
 
-/// All that a device answers to `input`, which comes in pieces of `piece` bytes.
+/// All replies to `input`, which arrives in pieces of `piece` bytes.
 fn answers(batch_max: usize, structured: bool, input: &[u8], piece: usize) -> Vec<u8> {
     let device = Arc::new(Spotty { inner: FakeRegistry::new().device(), batch_max });
     let session = Session { device, structured, allocation: false };
@@ -92,7 +92,7 @@ proptest! {
     ) {
         let mut input = Vec::new();
         for (cookie, (kind, page, bytes, flags)) in (0..).zip(requests) {
-            // Each request has a stretch of its own, but that a read may look at what an earlier one wrote.
+            // Writes do not overlap each other. A read may read what an earlier request wrote.
             let offset = page * 32 * 4096 + 4096 * (cookie % 7);
             match kind {
                 0..=3 => input.extend(request(READ, flags * 4 % 3, cookie, offset, bytes)),

@@ -1,4 +1,4 @@
-//! The protocol without I/O: what comes out for what goes in.
+//! The protocol without I/O: input bytes against expected output bytes.
 
 mod support;
 
@@ -15,8 +15,8 @@ const ERR_INVALID: u32 = 0x8000_0003;
 const ERR_TLS_REQUIRED: u32 = 0x8000_0005;
 const ERR_UNKNOWN: u32 = 0x8000_0006;
 
-/// Runs a handshake to its end over `input`, meeting the first client when asked. Gives what came
-/// out, and where it ended.
+/// Runs a handshake over `input`, with the first client as its peer. Returns the output, and the step at which it
+/// ended.
 fn haggle(registry: &FakeRegistry, tls: TlsState, input: &[u8]) -> Result<(Vec<u8>, Step), Error> {
     let mut negotiation = Negotiation::new(tls);
     let (mut output, mut at) = (Vec::new(), 0);
@@ -56,7 +56,7 @@ fn options_are_answered() {
     assert_eq!(kinds(&[option(6, &info("disk"))]), [3, 1]);
     assert_eq!(kinds(&[option(6, b"junk")]), [ERR_INVALID]);
     assert_eq!(kinds(&[option(2, &[])]), [1]);
-    // The other client's export is as unknown as one that is not there.
+    // Another client's export is as unknown as one that does not exist.
     for name in ["secret", "nothing"] {
         assert_eq!(kinds(&[option(7, &info(name))]), [ERR_UNKNOWN]);
     }
@@ -117,7 +117,7 @@ fn nothing_is_told_before_tls_where_it_is_required() {
     let (used, step) = negotiation.advance(&input, &registry, &mut output).unwrap();
     assert!(matches!(step, Step::StartTls));
     assert_eq!(input.len() - used, 4, "what follows is left");
-    // What was chosen before TLS does not count after it.
+    // Choices made before TLS do not count after it.
     negotiation.encrypted();
     let input = [option(5, &[]), option(10, &context("disk", "base:allocation"))].concat();
     output.clear();
@@ -156,7 +156,7 @@ fn transmission(registry: &FakeRegistry, structured: bool) -> Transmission {
     Transmission::new(Session { device: registry.device(), structured, allocation: structured })
 }
 
-/// Sends `input` in pieces through a transmission; gives all that comes out.
+/// Sends `input` in pieces through a transmission. Returns the whole output.
 fn carry_out(transmission: &mut Transmission, input: &[u8], piece: usize) -> Vec<u8> {
     let mut output = Output::new(68 << 10);
     let (mut sent, mut start, mut end) = (Vec::new(), 0, 0);
@@ -210,7 +210,7 @@ fn reads_with_structured_replies() {
     let expected =
         [chunk(1, false, 1, &first), chunk(1, true, 1, &second), chunk(0, true, 2, &[])].concat();
     assert!(output == expected);
-    // In one piece, or not at all.
+    // With DF, in one piece or not at all.
     let whole = carry_out(&mut transmission, &request(READ, 4, 3, 0, 65_536), usize::MAX / 2);
     assert_eq!(whole.len(), 20 + 8 + 65_536);
     let none = carry_out(&mut transmission, &request(READ, 4, 4, 0, 90_000), usize::MAX / 2);
@@ -281,7 +281,7 @@ fn bad_requests_are_refused_and_the_next_is_served() {
         assert_eq!(output, [simple(1, error), simple(2, 0)].concat());
     }
     assert!(registry.device().compare(0, &vec![0; 1 << 20]).unwrap(), "nothing was written");
-    // With structured replies reads fail with a chunk, others may fail simply.
+    // With structured replies, reads and block status fail with an error chunk.
     let mut transmission = transmission(&registry, true);
     let output = carry_out(&mut transmission, &request(READ, 0, 1, end, 1), 1000);
     assert_eq!(output, chunk(0x8001, true, 1, &[0, 0, 0, 22, 0, 0]));
@@ -302,7 +302,7 @@ fn a_device_that_is_gone_fails_requests() {
     .concat();
     let output = carry_out(&mut transmission(&registry, false), &input, 1000);
     assert_eq!(output, [simple(1, 5), simple(2, 5), simple(3, 5)].concat());
-    // A simple reply that has begun cannot take it back.
+    // A simple reply that has begun can't be replaced by an error.
     let registry = FakeRegistry::new();
     let mut transmission = transmission(&registry, false);
     let mut output = Output::new(68 << 10);
@@ -337,7 +337,7 @@ fn a_write_beyond_all_bounds_ends_the_connection() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// However the bytes are cut, the same comes out.
+    /// The output does not depend on how the input is cut.
     #[test]
     fn cuts_do_not_matter(
         requests in prop::collection::vec(
@@ -359,7 +359,7 @@ proptest! {
         prop_assert!(whole == cut);
     }
 
-    /// Any bytes are answered or refused.
+    /// Any input is answered or refused, without a panic.
     #[test]
     fn junk_is_survived(
         junk in prop::collection::vec(any::<u8>(), 0..400),

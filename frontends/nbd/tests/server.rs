@@ -77,8 +77,9 @@ fn slow_and_stuck_peers_hold_nobody_up() {
     let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
     let (server, connect) = serve_unix(&registry, directory.path());
-    // One asks for more than fits every buffer and reads nothing of it; one stops amid a request,
-    // and one amid the data of a write.
+    // The first requests more than all buffers hold and reads none of it. The second stops in the middle of a request,
+    // the
+    // third in the middle of a write's data.
     let (mut deaf, mut silent, mut amid) = (connect(), connect(), connect());
     begin(&mut deaf, "disk");
     begin(&mut silent, "disk");
@@ -96,7 +97,7 @@ fn slow_and_stuck_peers_hold_nobody_up() {
         fine.write_all(&write).unwrap();
         expect(&mut fine, &simple(cookie, 0));
     }
-    // It ends within the grace that it gives, stuck peers or not.
+    // The server ends within its grace period, even with stuck peers.
     let began = Instant::now();
     drop(server);
     assert!(began.elapsed() < Duration::from_secs(5));
@@ -113,7 +114,7 @@ fn who_never_chooses_is_sent_away() {
     let mut chatty = connect();
     let began = Instant::now();
     chatty.write_all(&FLAGS).unwrap();
-    // The time is for the whole handshake, not for each word of it.
+    // The time limit is for the whole handshake, not for each message.
     while chatty.write_all(&option(99, &[])).is_ok() {
         assert!(began.elapsed() < Duration::from_secs(20));
         thread::sleep(Duration::from_millis(20));
@@ -153,7 +154,7 @@ fn connect_from(address: [u8; 4], server: SocketAddr) -> TcpStream {
 #[test]
 fn who_holds_connections_without_a_word_keeps_nobody_out() {
     let registry = Arc::new(FakeRegistry { connections_max: 64, ..FakeRegistry::new() });
-    // Unproven: 16 of them, 4 of one peer.
+    // At most 16 unidentified connections, 4 of them of one peer.
     let config = Config {
         connections_max: 64,
         loopback_name: Some("local".into()),
@@ -167,7 +168,7 @@ fn who_holds_connections_without_a_word_keeps_nobody_out() {
     let mut idle: Vec<_> = (0..200).map(|_| connect_from([127, 0, 0, 2], address)).collect();
     begin(&mut connect(), "disk");
     begin(&mut connect_from([127, 0, 0, 2], address), "disk");
-    // Much sooner than those end that have time for their handshake.
+    // Displaced connections end much sooner than the handshake's timeout.
     within(Duration::from_secs(20), "what gave way to end", || server.connections() < 4 + 4);
     let is_open = |stream: &mut TcpStream| {
         stream.set_nonblocking(true).unwrap();
@@ -212,7 +213,7 @@ fn a_loopback_peer_needs_a_configured_name() {
     begin(&mut connect(), "secret");
 }
 
-/// Goes over to TLS as the client of `signer`'s certificate for `names`. `authority` vouches for the server.
+/// Starts TLS as a client with a certificate for `names`, signed by `signer`. `authority` signs the server's.
 fn go_over(
     authority: &Authority,
     mut socket: TcpStream,
@@ -258,12 +259,12 @@ fn a_certificate_names_its_client() {
     peer.write_all(&request(DISCONNECT, 0, 0, 0, 0)).unwrap();
     assert_eq!(peer.read(&mut [0; 16]).unwrap(), 0, "TLS ends with a goodbye");
 
-    // A name that nobody knows is told so, under TLS.
+    // A peer with an unknown name is refused, under TLS.
     let mut peer = go_over(&authority, connect(), &authority, &["stranger"]);
     peer.write_all(&option(3, &[])).unwrap();
     assert_eq!(option_reply(&mut peer).0, ERR_POLICY);
 
-    // A certificate of somebody else's authority, and one without a name, get nowhere.
+    // A certificate of another authority, and one without a name, are refused.
     for (signer, names) in [(&Authority::new(), &["other"][..]), (&authority, &[])] {
         let mut peer = go_over(&authority, connect(), signer, names);
         let _ = peer.write_all(&option(3, &[]));
@@ -283,7 +284,7 @@ fn bytes_that_run_ahead_of_tls_are_refused() {
     peer.write_all(&ahead).unwrap();
     assert_eq!(option_reply(&mut peer).0, 1);
     assert!(is_closed(&mut peer));
-    // Where TLS is offered it may be left.
+    // If TLS is only offered, a peer may go without it.
     begin(&mut connect(), "disk");
 }
 

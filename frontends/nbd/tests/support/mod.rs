@@ -14,7 +14,7 @@ use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
 pub const MIB: u64 = 1 << 20;
 
-/// Two clients with exports of their own. Everybody is the first one but who is called `other`.
+/// Two clients, each with an export. Every peer is the first client, except one with the name `other`.
 pub struct FakeRegistry {
     pub store: Arc<Store>,
     pub client: ClientId,
@@ -101,7 +101,7 @@ pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A string with its length ahead.
+/// A string after its length.
 pub fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u32).to_be_bytes(), text.as_bytes()].concat()
 }
@@ -162,7 +162,7 @@ pub fn option_reply(stream: &mut impl Read) -> (u32, Vec<u8>) {
     (u32::from_be_bytes(header[12..16].try_into().unwrap()), data)
 }
 
-/// Goes through the handshake by GO with simple replies.
+/// Completes the handshake by GO, with simple replies.
 pub fn begin(stream: &mut (impl Read + Write), name: &str) {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting).unwrap();
