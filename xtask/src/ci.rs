@@ -14,6 +14,9 @@ use crate::{alone, glossary, layering, pages, parallel, unit_tests};
 /// How long the tests of many schedules may run, their build included: several times what they take on two cores.
 const SCHEDULES_MAX: Duration = Duration::from_mins(12);
 
+/// Benchmarks that set up the machine's one /dev/zram0: only one of them can run at a time.
+const WITH_ZRAM: [&str; 3] = ["pager", "programs", "valkey"];
+
 /// Runs all checks from the workspace's root, and says how long each took.
 ///
 /// # Errors
@@ -129,7 +132,11 @@ fn benchmarks() -> anyhow::Result<()> {
         String::from_utf8_lossy(&names.stderr)
     );
     let names = String::from_utf8(names.stdout)?;
-    parallel::each(names.lines().collect(), run_benchmark)?;
+    let (with_zram, others): (Vec<_>, Vec<_>) =
+        names.lines().partition(|name| WITH_ZRAM.contains(name));
+    let mut groups = vec![with_zram];
+    groups.extend(others.into_iter().map(|name| vec![name]));
+    parallel::each(groups, |group| group.into_iter().try_for_each(run_benchmark))?;
     let nothing = benchmark("store").env("BENCH_ONLY", "no such cell").output()?;
     let errors = String::from_utf8_lossy(&nothing.stderr);
     // The compiler may say something too.
