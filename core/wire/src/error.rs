@@ -1,6 +1,6 @@
-//! What can be wrong with bytes from outside.
+//! Errors of decoding and encoding.
 
-/// Why bytes could not be read, or values not be written.
+/// The reason why bytes can't be decoded, or values can't be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// There are fewer bytes than the structure has.
@@ -8,21 +8,21 @@ pub enum Error {
     Short {
         /// Bytes needed.
         need: usize,
-        /// Bytes there are.
+        /// Bytes given.
         got: usize,
     },
-    /// A PDU of a type that is not known or may not come from this side.
+    /// The type of a PDU is unknown, or not allowed from this side.
     #[error("PDU of type {0:#04x} is not expected")]
     PduType(u8),
-    /// A field of a PDU has a value that is not allowed; its offset in the header is given.
+    /// A field of a PDU has a value that is not allowed. The number is its offset in the header.
     #[error("bad value in the PDU header at offset {0}")]
     PduField(u16),
-    /// A PDU is longer than the reader takes.
+    /// A PDU is longer than the reader accepts.
     #[error("PDU of {bytes} bytes, at most {limit} are taken")]
     PduLength {
-        /// Bytes it would have.
+        /// The length of the PDU.
         bytes: usize,
-        /// Bytes that are taken.
+        /// The longest PDU that the reader accepts.
         limit: usize,
     },
     /// The header's digest is not that of the header.

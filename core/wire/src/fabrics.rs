@@ -37,30 +37,30 @@ pub mod kind {
     pub const DISCONNECT: u8 = 0x08;
 }
 
-/// A fabrics command, its parameters read.
+/// A decoded fabrics command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fabrics {
-    /// Makes a queue. Data out is a [`ConnectData`].
+    /// Creates a queue. Data out is a [`ConnectData`].
     Connect(Connect),
     /// Reads a property.
     PropertyGet {
-        /// Which.
+        /// The offset of the property.
         offset: u32,
         /// 8 bytes instead of 4.
         wide: bool,
     },
     /// Writes a property.
     PropertySet {
-        /// Which.
+        /// The offset of the property.
         offset: u32,
         /// 8 bytes instead of 4.
         wide: bool,
-        /// What.
+        /// The new value.
         value: u64,
     },
-    /// Data out is a message of an authentication.
+    /// Sends a message of an authentication, the data out.
     AuthSend(AuthTransfer),
-    /// Data in is a message of an authentication.
+    /// Receives a message of an authentication, the data in.
     AuthReceive(AuthTransfer),
     /// Ends a queue.
     Disconnect,
@@ -93,24 +93,24 @@ pub struct AuthTransfer {
     pub protocol: u8,
     /// Specific to the protocol: 1 and 1 for in-band authentication.
     pub specific: [u8; 2],
-    /// Bytes of the message, or of room for it.
+    /// Bytes of the message, or of the buffer for it.
     pub bytes: u32,
 }
 
 impl AuthTransfer {
-    /// A message of in-band authentication.
+    /// The parameters of a message of in-band authentication.
     pub const fn in_band(bytes: u32) -> Self {
         Self { protocol: 0xe9, specific: [1, 1], bytes }
     }
 
-    /// Whether it is of in-band authentication.
+    /// Whether the message belongs to in-band authentication.
     pub const fn is_in_band(&self) -> bool {
         self.protocol == 0xe9 && self.specific[0] == 1 && self.specific[1] == 1
     }
 }
 
 impl Fabrics {
-    /// Reads a command of opcode 7Fh; `None` for a type that is not known.
+    /// Decodes a command of opcode 7Fh. `None` for an unknown type.
     pub fn decode(command: &Command) -> Option<Self> {
         let entry = SubmissionQueueEntry::from(command);
         let disconnect: DisconnectCommand = transmute!(entry);
@@ -144,8 +144,9 @@ impl Fabrics {
         })
     }
 
-    /// The command. The data pointer says that the transport moves the data; Connect's says that it is in
-    /// the capsule, as the transport demands.
+    /// Encodes the command. By its data pointer the transport moves the data. The data of Connect is in the capsule, as
+    /// the
+    /// transport requires.
     pub fn encode(&self, id: u16) -> Command {
         let new = |kind: u8| FabricsCommand::new(kind, id, DataPointer::transport(0));
         let entry: SubmissionQueueEntry = match self {
@@ -190,7 +191,7 @@ impl Fabrics {
     }
 }
 
-/// Whether the attributes of a property command say 8 bytes.
+/// Whether the attributes of a property command mean 8 bytes.
 const fn is_wide(attributes: u8) -> bool {
     attributes & 7 == 1
 }
@@ -245,7 +246,7 @@ mod tests {
         assert_eq!(Fabrics::decode(&Command::new(admin::FABRICS, 0, 0x33)), None);
     }
 
-    /// The part of Connect, Property Get and Property Set that is their own (figures 545, 551 and 553).
+    /// The fields that are specific to Connect, Property Get and Property Set (figures 545, 551 and 553).
     #[test]
     fn commands_are_laid_out_as_the_figures_say() {
         let connect = Connect {

@@ -17,12 +17,12 @@ pub use namespace::{
     LbaFormat, PoolNamespace, namespace_of_any,
 };
 
-/// Bytes of every structure here.
+/// Bytes of every Identify data structure.
 pub const IDENTIFY_BYTES: usize = 4096;
-/// Namespace ids of a list.
+/// Entries of a namespace list.
 pub const LIST_ENTRIES: usize = IDENTIFY_BYTES / 4;
 
-/// Which structure is asked for (CNS, figure 310).
+/// The numbers of data structures (CNS, figure 310).
 pub mod structure {
     /// A namespace, NVM command set.
     pub const NAMESPACE: u8 = 0x00;
@@ -32,13 +32,13 @@ pub mod structure {
     pub const NAMESPACE_LIST: u8 = 0x02;
     /// Names of a namespace.
     pub const NAMESPACE_NAMES: u8 = 0x03;
-    /// A namespace, as its command set has it.
+    /// A namespace, in the structure of its command set.
     pub const NAMESPACE_OF_SET: u8 = 0x05;
-    /// The controller, as a command set has it.
+    /// The controller, in the structure of a command set.
     pub const CONTROLLER_OF_SET: u8 = 0x06;
     /// Ids of active namespaces of a command set.
     pub const NAMESPACE_LIST_OF_SET: u8 = 0x07;
-    /// A namespace, whatever its command set.
+    /// A namespace, independent of its command set.
     pub const NAMESPACE_OF_ANY: u8 = 0x08;
     /// Combinations of command sets.
     pub const COMMAND_SETS: u8 = 0x1c;
@@ -80,13 +80,13 @@ pub struct IdentifyDwords {
 const _: () = assert!(size_of::<IdentifyDwords>() == 24);
 
 impl IdentifyDwords {
-    /// Those of a command.
+    /// The dwords of a command.
     pub fn of(command: &Command) -> Self {
         transmute!(command.dwords())
     }
 }
 
-/// A command for the structure `which`; `set` counts for those that have one.
+/// A command for the structure `which`. `set` matters only to structures of a command set.
 pub fn identify(id: u16, which: u8, namespace: u32, set: CommandSet) -> Command {
     let mut command = Command::new(crate::nvme::admin::IDENTIFY, id, namespace);
     command.data.bytes = IDENTIFY_BYTES as u32;
@@ -137,7 +137,7 @@ pub fn namespace_names(uuid: Option<u128>, set: CommandSet) -> [u8; IDENTIFY_BYT
     bytes
 }
 
-/// Reads the UUID among the names of a namespace.
+/// Finds the UUID among the names of a namespace.
 ///
 /// # Errors
 /// [`Error::Field`] for a name that reaches beyond `bytes`.
@@ -169,7 +169,7 @@ pub struct NamespaceList {
 
 const _: () = assert!(size_of::<NamespaceList>() == 4096);
 
-/// A list of the namespace ids in `ids`, which ascend.
+/// A list of the namespace ids in `ids`, in ascending order.
 pub fn namespace_list(ids: impl Iterator<Item = u32>) -> [u8; IDENTIFY_BYTES] {
     let mut list = NamespaceList::new_zeroed();
     for (place, id) in list.identifiers.iter_mut().zip(ids) {
@@ -178,7 +178,7 @@ pub fn namespace_list(ids: impl Iterator<Item = u32>) -> [u8; IDENTIFY_BYTES] {
     transmute!(list)
 }
 
-/// Reads a list of namespace ids, which may be cut short.
+/// Decodes a list of namespace ids. The list may be truncated.
 pub fn decode_namespace_list(bytes: &[u8]) -> impl Iterator<Item = u32> {
     let (ids, _) = bytes.as_chunks();
     ids.iter().map(|&id| U32::from_bytes(id).get()).take_while(|&id| id != 0)

@@ -1,13 +1,13 @@
-//! Key-value commands, and the commands of pools that NVMe has none for.
+//! Key-value commands, and vendor-specific commands for pools.
 //!
 //! The Key Value Command Set 1.0 gives a key of up to 16 bytes in words 2, 3, 14 and 15. Spillway's keys
 //! have 12 bytes: the object in bytes 0 to 7, the index in bytes 8 to 11, both little-endian. So word 2
 //! is the object's low half, word 3 its high half, word 14 the index; word 15 is zero.
 //!
 //! A Connect of an admin queue to a subsystem of pools ends every earlier association of the same host
-//! name and host id before it is answered: whatever that had sent is carried out before, or never. So a
-//! host that lost its connection may send a Store again on the next one, and no late copy of it undoes
-//! what is stored afterwards. Hosts that want several associations use several host ids.
+//! name and host id before it is answered. Commands of that association are executed before, or never. So a
+//! host that lost its connection may repeat a Store on the next one: no late copy of it overwrites
+//! values that are stored afterwards. Hosts that need several associations use several host ids.
 
 use spillway_types::{Key, Refusal};
 use zerocopy::little_endian::{U16, U32};
@@ -39,7 +39,7 @@ pub mod io {
     pub const LIST: u8 = 0x06;
     /// Delete: a flush of one value.
     pub const DELETE: u8 = 0x10;
-    /// Whether a key exists.
+    /// Exist: checks whether a key exists.
     pub const EXIST: u8 = 0x14;
     /// Flush object: removes all values of the object in words 2 and 3. The result's low word is the
     /// number of pages freed, at most 2^32 - 1.
@@ -51,30 +51,30 @@ pub mod io {
 /// Opcodes of the admin queue for pools, all Spillway's own.
 pub mod admin {
     /// Create pool: data out is a [`super::CreatePool`]. The result's low word is the pool's number,
-    /// which is its namespace id. A shared pool that is there is joined.
+    /// which is its namespace id. An existing shared pool is joined.
     pub const CREATE_POOL: u8 = 0xc1;
     /// Join the shared pool whose UUID (16 bytes) is the data out. The result's low word is its number.
     pub const JOIN_POOL: u8 = 0xc5;
-    /// Destroys the private pool, or leaves the shared one, that the namespace id names.
+    /// Destroy pool: destroys the private pool of the namespace id, or leaves the shared one.
     pub const DESTROY_POOL: u8 = 0xc8;
-    /// Binds the private pool that the namespace id names to this connection: it is destroyed soon after
-    /// the last connection that bound it has ended. Only the ring serves it.
+    /// Bind pool: binds the private pool of the namespace id to this connection. The pool is destroyed soon after
+    /// the last connection that bound it has ended. Only the ring serves this command.
     pub const BIND_POOL: u8 = 0xcc;
-    /// Data in: the client's counters, [`super::STATISTICS_BYTES`].
+    /// Statistics: data in is the client's counters, [`super::STATISTICS_BYTES`] bytes.
     pub const STATISTICS: u8 = 0xca;
-    /// Data in: a [`super::PoolEntry`] for each of the client's pools, as many as fit. The result's low
-    /// word is how many pools there are.
+    /// List pools: data in is a [`super::PoolEntry`] for each of the client's pools, as many as fit. The result's low
+    /// word is the number of pools.
     pub const LIST_POOLS: u8 = 0xce;
 }
 
-/// Bits of [`KeyValueDwords::store_options`]. Those that make it depend on whether the key exists are not served.
+/// Bits of [`KeyValueDwords::store_options`]. The options that depend on whether the key exists are not supported.
 pub mod store_option {
-    /// Do not compress. It is a wish; the store decides.
+    /// Do not compress. This is a hint; the store decides.
     pub const NO_COMPRESSION: u8 = 1 << 2;
 }
 
 /// Command dwords 10 to 15 of key-value commands (Key Value Command Set 1.0, section 3.2, figures 6 to
-/// 31). The key's first 64 bits stand in dwords 2 and 3.
+/// 31). The key's first 64 bits are in dwords 2 and 3.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct KeyValueDwords {
@@ -97,13 +97,13 @@ pub struct KeyValueDwords {
 const _: () = assert!(size_of::<KeyValueDwords>() == 24);
 
 impl KeyValueDwords {
-    /// Those of a command.
+    /// The dwords of a command.
     #[inline]
     pub fn of(command: &Command) -> Self {
         transmute!(command.dwords())
     }
 
-    /// Whether no option and no reserved bit of dword 11 is set, but for `allowed` options.
+    /// Whether dword 11 has no reserved bit set, and no option outside `allowed`.
     #[inline]
     pub fn has_only(&self, allowed: u8) -> bool {
         self.store_options & !allowed == 0 && self.reserved_1 == 0
@@ -122,10 +122,10 @@ pub fn set_key(command: &mut Command, key: Key) {
     command.set_dwords(transmute!(dwords));
 }
 
-/// Reads a command's key.
+/// Decodes a command's key.
 ///
 /// # Errors
-/// [`Status::KEY_SIZE`] when its length is not [`KEY_BYTES`], [`Status::INVALID_FIELD`] when bytes beyond
+/// [`Status::KEY_SIZE`] if its length is not [`KEY_BYTES`], [`Status::INVALID_FIELD`] if bytes beyond
 /// it are set.
 pub fn key(command: &Command) -> Result<Key, Status> {
     let dwords = KeyValueDwords::of(command);
@@ -138,7 +138,7 @@ pub fn key(command: &Command) -> Result<Key, Status> {
     Ok(Key::new(object(command), dwords.key_95_64.get()))
 }
 
-/// The key that List starts from: none when its length is 0, which means from the first.
+/// The key from which List starts. `None` if its length is 0: List starts from the first key.
 ///
 /// # Errors
 /// As for [`key`].
@@ -147,7 +147,7 @@ pub fn list_start(command: &Command) -> Result<Option<Key>, Status> {
     if dwords.key_length == 0 { Ok(None) } else { key(command).map(Some) }
 }
 
-/// The object that a command names.
+/// The object in a command.
 pub const fn object(command: &Command) -> u64 {
     command.cdw2 as u64 | (command.cdw3 as u64) << 32
 }
@@ -158,7 +158,7 @@ pub const fn set_object(command: &mut Command, object: u64) {
     command.cdw3 = (object >> 32) as u32;
 }
 
-/// A command on a key, or on none, with room for a value or an answer of `bytes`.
+/// A command with or without a key, and with a data buffer of `bytes` bytes.
 #[inline]
 fn command(opcode: u8, id: u16, pool: u32, key: Option<Key>, bytes: u32) -> Command {
     let mut command = Command::new(opcode, id, pool);
@@ -180,12 +180,12 @@ fn command(opcode: u8, id: u16, pool: u32, key: Option<Key>, bytes: u32) -> Comm
     command
 }
 
-/// A command that puts a value of `bytes`.
+/// A Store of a value of `bytes` bytes.
 pub fn store(id: u16, pool: u32, key: Key, bytes: u32) -> Command {
     command(io::STORE, id, pool, Some(key), bytes)
 }
 
-/// A command that gets a value into a buffer of `bytes`: [`io::RETRIEVE`] or [`io::TAKE`].
+/// A get into a buffer of `bytes` bytes: [`io::RETRIEVE`] or [`io::TAKE`].
 pub fn retrieve(opcode: u8, id: u16, pool: u32, key: Key, bytes: u32) -> Command {
     command(opcode, id, pool, Some(key), bytes)
 }
@@ -195,19 +195,19 @@ pub fn with_key(opcode: u8, id: u16, pool: u32, key: Key) -> Command {
     command(opcode, id, pool, Some(key), 0)
 }
 
-/// A command that lists keys from `start` into a buffer of `bytes`.
+/// A List from `start` on, into a buffer of `bytes` bytes.
 pub fn list(id: u16, pool: u32, start: Option<Key>, bytes: u32) -> Command {
     command(io::LIST, id, pool, start, bytes)
 }
 
-/// A command that removes an object.
+/// A Flush Object.
 pub const fn flush_object(id: u16, pool: u32, object: u64) -> Command {
     let mut command = Command::new(io::FLUSH_OBJECT, id, pool);
     set_object(&mut command, object);
     command
 }
 
-/// The result of a Store that was refused with [`Status::CAPACITY`]: why.
+/// The result of a Store that was refused with [`Status::CAPACITY`]: the reason.
 pub const fn refusal_result(refusal: Refusal) -> u64 {
     match refusal {
         Refusal::AtTarget => 1,
@@ -216,7 +216,7 @@ pub const fn refusal_result(refusal: Refusal) -> u64 {
     }
 }
 
-/// Why a Store was refused, from its result.
+/// The reason why a Store was refused, from its result.
 pub const fn refusal_of(result: u64) -> Refusal {
     match result {
         1 => Refusal::AtTarget,

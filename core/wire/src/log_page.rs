@@ -38,7 +38,7 @@ pub struct GetLogPageDwords {
     pub log_page_identifier: u8,
     /// Log specific parameter (LSP) in bits 6 to 0, retain asynchronous event (RAE) in bit 7.
     pub log_specific_parameter: u8,
-    /// Number of dwords lower (NUMDL): the low half of their number less one.
+    /// Number of dwords lower (NUMDL): the low half of the number of dwords less one.
     pub number_of_dwords_lower: U16,
     /// Number of dwords upper (NUMDU): the high half.
     pub number_of_dwords_upper: U16,
@@ -66,20 +66,20 @@ const RETAIN_EVENT: u8 = 1 << 7;
 /// Parameters of Get Log Page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLogPage {
-    /// Which log.
+    /// The log: one of [`log`].
     pub log: u8,
-    /// Keep the event that told of the log masked off until another read.
+    /// Keeps the asynchronous event of the log masked until another read.
     pub retain_event: bool,
-    /// Where to begin, bytes.
+    /// The offset in the log, bytes.
     pub offset: u64,
-    /// Bytes asked for, a multiple of 4.
+    /// Requested bytes, a multiple of 4.
     pub bytes: u64,
-    /// Command set, for logs that differ with it.
+    /// The command set, for logs that depend on it.
     pub command_set: u8,
 }
 
 impl GetLogPage {
-    /// Reads a command.
+    /// Decodes a command.
     pub fn decode(command: &Command) -> Self {
         let dwords: GetLogPageDwords = transmute!(command.dwords());
         let lower = u64::from(dwords.number_of_dwords_lower.get());
@@ -93,7 +93,7 @@ impl GetLogPage {
         }
     }
 
-    /// The command; at least 4 bytes are asked for.
+    /// Encodes the command. It requests at least 4 bytes.
     pub fn encode(&self, id: u16) -> Command {
         let less_one = (self.bytes / 4).saturating_sub(1);
         let dwords = GetLogPageDwords {
@@ -112,8 +112,7 @@ impl GetLogPage {
     }
 }
 
-/// Bytes of an entry of the error log (section 5.1.12.1.2, figure 205); one that is not used is all
-/// zeros.
+/// Bytes of an entry of the error log (section 5.1.12.1.2, figure 205). An unused entry is all zeros.
 pub const ERROR_ENTRY_BYTES: usize = 64;
 
 /// SMART / health information log page (Base 2.1, section 5.1.12.1.3, figure 206).
@@ -169,7 +168,7 @@ const _: () = assert!(size_of::<CommandsLogPage>() == 4096);
 /// Bytes of the health log and of the firmware log.
 pub const HEALTH_BYTES: usize = size_of::<HealthLogPage>();
 
-/// The health log: nothing wears out.
+/// The health log. Memory does not wear out, so it reports full health.
 pub fn health() -> [u8; HEALTH_BYTES] {
     let mut log = HealthLogPage::new_zeroed();
     log.available_spare = 100;
@@ -190,8 +189,8 @@ pub fn firmware(version: &str) -> [u8; HEALTH_BYTES] {
 /// Bytes of the log of commands.
 pub const COMMANDS_BYTES: usize = size_of::<CommandsLogPage>();
 
-/// The log of commands: the opcodes served on the admin queue and on I/O queues; with `true` those that
-/// change what is stored.
+/// The log of commands: the opcodes of the admin queue and of I/O queues. `true` marks commands that
+/// change stored data.
 pub fn commands(admin: &[u8], io: &[(u8, bool)]) -> [u8; COMMANDS_BYTES] {
     /// Command supported (CSUPP).
     const SUPPORTED: u32 = 1 << 0;
@@ -232,19 +231,19 @@ const _: () = assert!(size_of::<AsynchronousEventResult>() == 8);
 pub struct Event {
     /// Type: 2 is a notice.
     pub kind: u8,
-    /// What happened.
+    /// The event of this type.
     pub what: u8,
-    /// The log that says more.
+    /// The log with the details.
     pub log: u8,
 }
 
 impl Event {
-    /// Namespaces came, went or changed.
+    /// Namespaces were added, removed or changed.
     pub const NAMESPACES_CHANGED: Self = Self { kind: 2, what: 0, log: log::CHANGED_NAMESPACES };
-    /// The bit of feature 0Bh that asks for [`Self::NAMESPACES_CHANGED`].
+    /// The bit of feature 0Bh that enables [`Self::NAMESPACES_CHANGED`].
     pub const NAMESPACES_CHANGED_BIT: u32 = 1 << 8;
 
-    /// As it stands in the result.
+    /// Encodes the event as the result of a completion.
     pub fn encode(self) -> u64 {
         let result: U64 = transmute!(AsynchronousEventResult {
             asynchronous_event_type: self.kind,
@@ -256,7 +255,7 @@ impl Event {
         result.get()
     }
 
-    /// Reads a result.
+    /// Decodes the result of a completion.
     pub fn decode(result: u64) -> Self {
         let result: AsynchronousEventResult = transmute!(U64::new(result));
         Self {
@@ -267,7 +266,8 @@ impl Event {
     }
 }
 
-/// Reads the log of changed namespaces (section 5.1.12.1.5), a namespace list: their ids, or `None` when there are too many to list.
+/// Decodes the log of changed namespaces (section 5.1.12.1.5), a namespace list. `None` if too many have changed for a
+/// list.
 pub fn decode_changed(bytes: &[u8]) -> Option<Vec<u32>> {
     let ids: Vec<u32> = decode_namespace_list(bytes).collect();
     if ids == [crate::nvme::ALL_NAMESPACES] { None } else { Some(ids) }
@@ -307,7 +307,7 @@ mod tests {
         assert_eq!(GetLogPage::decode(&get.encode(1)), get);
     }
 
-    /// All bytes that are not zero.
+    /// The test sets all bytes that are not zero.
     #[test]
     fn health_and_firmware_are_laid_out_as_figures_206_and_208_say() {
         let mut bytes = [0; HEALTH_BYTES];

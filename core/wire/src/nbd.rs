@@ -1,24 +1,25 @@
-//! The Network Block Device protocol, fixed newstyle, as a server sees it: what clients send is
-//! decoded, what servers send is encoded. Numbers are big-endian.
+//! The server side of the Network Block Device protocol, fixed newstyle: it decodes the messages of clients, and
+//! encodes those of servers. Numbers are big-endian.
 //!
-//! Specification: `doc/proto.md` of the NBD project. Not spoken: the old style and extended headers,
-//! which clients do without.
+//! Specification: `doc/proto.md` of the NBD project. The old style and extended headers are not supported; clients do
+//! not
+//! need them.
 
 use crate::Error;
 
-/// Most bytes of the data of an option. Names and queries have at most 4096 each.
+/// Longest data of an option, bytes. A name or a query has at most 4096.
 pub const OPTION_BYTES_MAX: usize = 16 << 10;
-/// Most bytes of an export's name, or of any string.
+/// Longest name of an export, or any other string, bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
-/// Bytes of the client's flags, which answer the [`GREETING`].
+/// Bytes of the client's flags, the answer to the [`GREETING`].
 pub const CLIENT_FLAGS_BYTES: usize = 4;
-/// Bytes ahead of an option's data.
+/// Bytes of the header of an option.
 pub const OPTION_HEADER_BYTES: usize = 16;
-/// Bytes of a request ahead of a write's data.
+/// Bytes of a request, before a write's data.
 pub const REQUEST_BYTES: usize = 28;
-/// Bytes of a simple reply ahead of a read's data.
+/// Bytes of a simple reply, before a read's data.
 pub const SIMPLE_REPLY_BYTES: usize = 16;
-/// Bytes of a structured reply's chunk ahead of its payload.
+/// Bytes of the header of a structured reply's chunk.
 pub const CHUNK_BYTES: usize = 20;
 
 const NBD_MAGIC: u64 = 0x4e42_444d_4147_4943;
@@ -33,7 +34,7 @@ const FIXED_NEWSTYLE: u16 = 1 << 0;
 /// Handshake and client flag: no zeros after the answer to [`option::EXPORT_NAME`].
 const NO_ZEROES: u16 = 1 << 1;
 
-/// What a server says first: its magic numbers and handshake flags.
+/// A server's first message: its magic numbers and handshake flags.
 pub const GREETING: [u8; 18] = greeting();
 
 const fn greeting() -> [u8; 18] {
@@ -52,21 +53,21 @@ const fn greeting() -> [u8; 18] {
 
 /// Numbers of options.
 pub mod option {
-    /// Choose an export and begin; cannot be refused but by closing.
+    /// Choose an export and begin. A server can refuse this only by closing the connection.
     pub const EXPORT_NAME: u32 = 1;
-    /// End.
+    /// End the negotiation.
     pub const ABORT: u32 = 2;
-    /// Name all exports.
+    /// List all exports.
     pub const LIST: u32 = 3;
-    /// Go over to TLS.
+    /// Switch to TLS.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
     /// Choose an export and begin.
     pub const GO: u32 = 7;
-    /// Ask for structured replies.
+    /// Request structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Name metadata contexts.
+    /// List metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Choose metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
@@ -78,17 +79,17 @@ pub mod reply {
     pub const ACK: u32 = 1;
     /// An export, to [`LIST`](super::option::LIST).
     pub const SERVER: u32 = 2;
-    /// Something of an export, to [`INFO`](super::option::INFO) and [`GO`](super::option::GO).
+    /// A piece of information about an export, to [`INFO`](super::option::INFO) and [`GO`](super::option::GO).
     pub const INFO: u32 = 3;
     /// A metadata context.
     pub const META_CONTEXT: u32 = 4;
-    /// The option is not known.
+    /// The option is unknown.
     pub const ERR_UNSUPPORTED: u32 = 1 << 31 | 1;
     /// The option is not allowed here.
     pub const ERR_POLICY: u32 = 1 << 31 | 2;
-    /// The option's data makes no sense.
+    /// The option's data is invalid.
     pub const ERR_INVALID: u32 = 1 << 31 | 3;
-    /// Not before TLS.
+    /// The option requires TLS.
     pub const ERR_TLS_REQUIRED: u32 = 1 << 31 | 5;
     /// There is no such export.
     pub const ERR_UNKNOWN: u32 = 1 << 31 | 6;
@@ -100,13 +101,13 @@ pub mod reply {
 pub mod info {
     /// Size and transmission flags.
     pub const EXPORT: u16 = 0;
-    /// Its name.
+    /// The name of the export.
     pub const NAME: u16 = 1;
-    /// Sizes that requests may and should have.
+    /// Least, preferred and largest sizes of requests.
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// Transmission flags: what an export can do.
+/// Transmission flags: the features of an export.
 pub mod export_flags {
     /// Always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -118,13 +119,13 @@ pub mod export_flags {
     pub const SEND_TRIM: u16 = 1 << 5;
     /// Write zeroes.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// A read that comes in one piece; with structured replies only.
+    /// A read whose reply is not fragmented; only with structured replies.
     pub const SEND_DF: u16 = 1 << 7;
-    /// Several connections see each other's writes.
+    /// Several connections have a consistent view of the data.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
     /// Cache.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// Write zeroes that is refused rather than slow.
+    /// A write of zeros that fails instead of being slow.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -132,21 +133,21 @@ pub mod export_flags {
 pub mod request_flags {
     /// Forced unit access.
     pub const FUA: u16 = 1 << 0;
-    /// Write zeroes keeps the place.
+    /// A write of zeros must not make a hole.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// Read in one piece.
+    /// The reply to a read must not be fragmented.
     pub const DF: u16 = 1 << 2;
-    /// One extent is enough.
+    /// The reply has only one extent.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Refuse rather than write zeros slowly.
+    /// A write of zeros fails if it would be slow.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// Kinds of chunks of structured replies.
 pub mod chunk {
-    /// Nothing; ends a reply.
+    /// A chunk without payload, which ends a reply.
     pub const NONE: u16 = 0;
-    /// An offset and data read there.
+    /// An offset and the data read there.
     pub const OFFSET_DATA: u16 = 1;
     /// Extents of a metadata context.
     pub const BLOCK_STATUS: u16 = 5;
@@ -156,42 +157,42 @@ pub mod chunk {
 
 /// Flags of extents in the context `base:allocation`.
 pub mod extent_flags {
-    /// Takes no memory.
+    /// The extent takes no memory.
     pub const HOLE: u32 = 1 << 0;
-    /// Reads as zeros.
+    /// The extent reads as zeros.
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// Why a request failed, as a number of the protocol.
+/// The reason why a request failed, by the protocol's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Failure {
-    /// It could not be carried out.
+    /// The request could not be executed.
     Io = 5,
-    /// It makes no sense.
+    /// The request is invalid.
     Invalid = 22,
-    /// A write beyond the end.
+    /// A write reaches beyond the end.
     NoSpace = 28,
-    /// Too long for one piece.
+    /// The data is too long for one chunk.
     Overflow = 75,
-    /// Not known.
+    /// The request is not supported.
     NotSupported = 95,
 }
 
-/// What the client answers to the [`GREETING`].
+/// The client's answer to the [`GREETING`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientFlags {
-    /// It understands replies to options.
+    /// The client understands replies to options.
     pub fixed_newstyle: bool,
-    /// It wants no zeros after the answer to [`option::EXPORT_NAME`].
+    /// The client wants no zeros after the answer to [`option::EXPORT_NAME`].
     pub no_zeroes: bool,
 }
 
 impl ClientFlags {
-    /// Reads the flags.
+    /// Decodes the flags.
     ///
     /// # Errors
-    /// [`Error::Field`] when one is set that was not offered: close the connection.
+    /// [`Error::Field`] if a flag is set that was not offered. Close the connection then.
     pub fn decode(bytes: [u8; CLIENT_FLAGS_BYTES]) -> Result<Self, Error> {
         let flags = u32::from_be_bytes(bytes);
         let (fixed, no_zeroes) = (u32::from(FIXED_NEWSTYLE), u32::from(NO_ZEROES));
@@ -202,20 +203,20 @@ impl ClientFlags {
     }
 }
 
-/// What stands ahead of an option's data.
+/// The header of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// One of [`option`], or a number not known here.
+    /// One of [`option`], or an unknown number.
     pub option: u32,
     /// Bytes of data that follow.
     pub bytes: u32,
 }
 
 impl OptionHeader {
-    /// Reads the header.
+    /// Decodes the header.
     ///
     /// # Errors
-    /// [`Error::Field`] for a wrong magic number: close the connection.
+    /// [`Error::Field`] for a wrong magic number. Close the connection then.
     pub fn decode(bytes: [u8; OPTION_HEADER_BYTES]) -> Result<Self, Error> {
         let mut fields = Fields(&bytes);
         if fields.u64()? != OPTION_MAGIC {
@@ -225,7 +226,7 @@ impl OptionHeader {
     }
 }
 
-/// Reads fields from the front.
+/// A reader of fields, from the front of a buffer.
 #[derive(Clone, Copy, Debug)]
 struct Fields<'a>(&'a [u8]);
 
@@ -257,7 +258,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_be_bytes)
     }
 
-    /// A string with its length ahead of it.
+    /// A string with its length before it.
     fn string(&mut self) -> Result<&'a str, Error> {
         let bytes = self.u32()? as usize;
         string(self.take(bytes)?)
@@ -268,7 +269,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Text as the protocol has it: UTF-8, no NUL, at most 4096 bytes.
+/// A string of the protocol: UTF-8, no NUL, at most 4096 bytes.
 fn string(bytes: &[u8]) -> Result<&str, Error> {
     let text = str::from_utf8(bytes).map_err(|_| Error::Field("NBD string"))?;
     if bytes.len() > STRING_BYTES_MAX || bytes.contains(&0) {
@@ -290,12 +291,12 @@ pub fn export_name(data: &[u8]) -> Result<&str, Error> {
 pub struct InfoQuery<'a> {
     /// The export; empty for the default one.
     pub name: &'a str,
-    /// Numbers of [`info`] that are wanted, two bytes each.
+    /// The requested numbers of [`info`], two bytes each.
     wanted: &'a [u8],
 }
 
 impl<'a> InfoQuery<'a> {
-    /// Reads the data.
+    /// Decodes the data.
     ///
     /// # Errors
     /// [`Error::Short`], [`Error::Field`].
@@ -308,7 +309,7 @@ impl<'a> InfoQuery<'a> {
         Ok(Self { name, wanted })
     }
 
-    /// Whether a kind of information is asked for.
+    /// Whether a kind of information is requested.
     pub fn wants(&self, info: u16) -> bool {
         self.wanted.as_chunks().0.contains(&info.to_be_bytes())
     }
@@ -323,7 +324,7 @@ pub struct ContextQuery<'a> {
 }
 
 impl<'a> ContextQuery<'a> {
-    /// Reads the data.
+    /// Decodes the data.
     ///
     /// # Errors
     /// [`Error::Short`], [`Error::Field`].
@@ -356,49 +357,49 @@ pub fn push_option_reply(bytes: &mut Vec<u8>, option: u32, reply: u32, data: &[&
     bytes.extend(data.iter().copied().flatten());
 }
 
-/// What a client wants done.
+/// The command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Send data.
+    /// Read a range.
     Read,
-    /// Take data.
+    /// Write a range.
     Write,
     /// End the connection.
     Disconnect,
-    /// Make writes lasting.
+    /// Make completed writes durable.
     Flush,
-    /// Give memory back.
+    /// Free the memory of a range.
     Trim,
-    /// Have data at hand.
+    /// Prepare a range for reads.
     Cache,
     /// Make a range read as zeros.
     WriteZeroes,
-    /// Say what takes memory.
+    /// Report which extents of a range take memory.
     BlockStatus,
-    /// Not known here.
+    /// An unknown command.
     Other(u16),
 }
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What is wanted.
+    /// The command.
     pub command: Command,
-    /// Of [`request_flags`].
+    /// Bits of [`request_flags`].
     pub flags: u16,
-    /// The client's name for the request.
+    /// The client's identifier of the request.
     pub cookie: u64,
-    /// Where on the export, bytes.
+    /// The offset of the range in the export, bytes.
     pub offset: u64,
-    /// How much of it, bytes.
+    /// The length of the range, bytes.
     pub bytes: u32,
 }
 
 impl Request {
-    /// Reads a request.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// [`Error::Field`] for a wrong magic number: close the connection.
+    /// [`Error::Field`] for a wrong magic number. Close the connection then.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self, Error> {
         let mut fields = Fields(bytes);
         if fields.u32()? != REQUEST_MAGIC {
@@ -421,7 +422,7 @@ impl Request {
     }
 }
 
-/// A simple reply. The data of a read that succeeded follows it.
+/// A simple reply. The data of a successful read follows it.
 pub fn simple_reply(cookie: u64, failure: Option<Failure>) -> [u8; SIMPLE_REPLY_BYTES] {
     let mut bytes = [0; SIMPLE_REPLY_BYTES];
     bytes[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -430,21 +431,21 @@ pub fn simple_reply(cookie: u64, failure: Option<Failure>) -> [u8; SIMPLE_REPLY_
     bytes
 }
 
-/// What stands ahead of the payload of a structured reply's chunk.
+/// The header of a structured reply's chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// One of [`chunk`].
     pub kind: u16,
-    /// Whether it is the reply's last.
+    /// Whether the chunk is the reply's last.
     pub done: bool,
-    /// The request that it answers.
+    /// The cookie of the request.
     pub cookie: u64,
     /// Bytes of payload that follow.
     pub bytes: u32,
 }
 
 impl Chunk {
-    /// As bytes.
+    /// Encodes the header.
     pub fn encode(self) -> [u8; CHUNK_BYTES] {
         let mut bytes = [0; CHUNK_BYTES];
         bytes[..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
@@ -531,7 +532,7 @@ mod tests {
         let query = ContextQuery::decode(&data).unwrap();
         assert_eq!(query.name, "disk");
         assert_eq!(query.queries().collect::<Vec<_>>(), ["base:", "base:allocation"]);
-        // More queries are said than there are.
+        // The count is larger than the number of queries.
         let short = [&text("disk")[..], &[0xff; 4], &text("base:")].concat();
         assert!(ContextQuery::decode(&short).is_err());
     }

@@ -1,4 +1,4 @@
-//! Commands and completions of NVMe, as they stand in queues and capsules.
+//! Commands and completions of NVMe, as in queues and capsules.
 
 mod command;
 mod completion;
@@ -55,13 +55,13 @@ pub mod block {
 pub mod feature {
     /// Number of I/O queues, both counts less one.
     pub const QUEUES: u8 = 0x07;
-    /// Which asynchronous events are wanted.
+    /// The asynchronous events that the host wants.
     pub const ASYNC_EVENTS: u8 = 0x0b;
     /// Keep alive timeout, ms.
     pub const KEEP_ALIVE: u8 = 0x0f;
 }
 
-/// The way of the data of a command, from the two low bits of its opcode.
+/// The direction of a command's data, from the two low bits of its opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// No data.
@@ -73,7 +73,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// What `opcode` says. `None` for the reserved combination of both.
+    /// The direction of `opcode`. `None` for the reserved combination of both.
     pub const fn of(opcode: u8) -> Option<Self> {
         match opcode & 3 {
             0 => Some(Self::None),

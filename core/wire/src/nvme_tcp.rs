@@ -1,8 +1,8 @@
 //! PDUs of NVMe over TCP (TCP 1.0, section 3.6).
 //!
-//! A PDU is a common header of 8 bytes, the header of its type, perhaps a digest of both, padding, data,
-//! and perhaps a digest of the data. Digests are CRC-32C. Readers take whole PDUs, so every reader has a
-//! longest PDU that it takes.
+//! A PDU is a common header of 8 bytes, the header of its type, an optional digest of both, padding, data,
+//! and an optional digest of the data. Digests are CRC-32C. Readers decode whole PDUs, so every reader limits
+//! their length.
 
 use core::ops::Range;
 
@@ -27,14 +27,14 @@ use header::{
 pub const COMMON_BYTES: usize = size_of::<CommonHeader>();
 /// Bytes of a header's or data's digest.
 pub const DIGEST_BYTES: usize = 4;
-/// Least that a controller may say in [`InitResponse::host_data_bytes_max`].
+/// The least value of [`InitResponse::host_data_bytes_max`].
 pub const HOST_DATA_BYTES_MIN: u32 = 4096;
-/// Bytes of data that every controller takes in capsules of the admin queue.
+/// Bytes of data that every controller accepts in a capsule of the admin queue.
 pub const ADMIN_CAPSULE_DATA_BYTES: usize = 8192;
 /// Most bytes before the data of a PDU: the longest header with data, its digest, and padding.
 pub const HEADER_BYTES_MAX: usize = 128 + DIGEST_BYTES;
 
-/// What both sides agreed on with the first two PDUs.
+/// The framing that the first two PDUs of a connection negotiated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Framing {
     /// Headers have digests.
@@ -46,13 +46,13 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Where data starts after a header of `bytes`, its digest included.
+    /// The offset of the data after a header of `bytes` bytes and its digest.
     const fn data_at(self, bytes: usize) -> usize {
         let end = bytes + if self.header_digest { DIGEST_BYTES } else { 0 };
         end.next_multiple_of((self.alignment as usize + 1) * 4)
     }
 
-    /// Bytes of a PDU whose header has `header_bytes` and which carries `data_bytes`.
+    /// Bytes of a PDU with a header of `header_bytes` and `data_bytes` bytes of data.
     const fn pdu_bytes(self, header_bytes: usize, data_bytes: usize) -> usize {
         if data_bytes == 0 {
             return header_bytes + if self.header_digest { DIGEST_BYTES } else { 0 };
@@ -61,17 +61,17 @@ impl Framing {
         end + if self.data_digest { DIGEST_BYTES } else { 0 }
     }
 
-    /// Bytes of a command's capsule with `data_bytes` in it.
+    /// Bytes of a command capsule with `data_bytes` bytes of data.
     pub const fn command_bytes(self, data_bytes: usize) -> usize {
         self.pdu_bytes(size_of::<CommandCapsule>(), data_bytes)
     }
 
-    /// Bytes of a response's capsule.
+    /// Bytes of a response capsule.
     pub const fn response_bytes(self) -> usize {
         self.pdu_bytes(size_of::<ResponseCapsule>(), 0)
     }
 
-    /// Bytes of a PDU that carries `data_bytes` of a transfer.
+    /// Bytes of a PDU with `data_bytes` bytes of a transfer.
     pub const fn data_bytes(self, data_bytes: usize) -> usize {
         self.pdu_bytes(size_of::<DataTransfer>(), data_bytes)
     }
@@ -88,7 +88,7 @@ pub enum Pdu<'a> {
     HostTerminate(Terminate),
     /// C2HTermReq.
     ControllerTerminate(Terminate),
-    /// A command, and data that came with it.
+    /// A command, and the data in its capsule.
     Command(Command, &'a [u8]),
     /// A completion.
     Response(Completion),
@@ -101,7 +101,7 @@ pub enum Pdu<'a> {
 }
 
 impl CommonHeader {
-    /// Bytes of the header that a type has, the common part included.
+    /// Bytes of the header of this type, the common header included.
     fn expected_header_bytes(self) -> Result<usize, Error> {
         Ok(match self.pdu_type {
             kind::INIT_REQUEST => size_of::<InitializeConnectionRequest>(),
@@ -117,7 +117,7 @@ impl CommonHeader {
         })
     }
 
-    /// The first and last PDUs of a connection have no digests, whatever was agreed on.
+    /// The framing of this type. The first and last PDUs of a connection never have digests.
     const fn framing(self, agreed: Framing) -> Framing {
         match self.pdu_type {
             kind::INIT_REQUEST
@@ -142,7 +142,7 @@ impl CommonHeader {
         )
     }
 
-    /// Checks the lengths against each other; where the data lies.
+    /// Checks the lengths against each other. Gives the range of the data.
     fn data(self, header_bytes: usize, framing: Framing) -> Result<Range<usize>, Error> {
         let pdu_bytes = self.pdu_length.get() as usize;
         let header_end = header_bytes + if framing.header_digest { DIGEST_BYTES } else { 0 };
@@ -152,7 +152,7 @@ impl CommonHeader {
         if !self.carries_data() || pdu_bytes < header_end {
             return Err(Error::PduField(CommonHeader::PDU_LENGTH_AT));
         }
-        // Terminate PDUs have their data right after the header, and no offset of it.
+        // The data of terminate PDUs follows the header. They have no offset of it.
         let start = match self.pdu_type {
             kind::HOST_TERMINATE | kind::CONTROLLER_TERMINATE => header_end,
             _ => usize::from(self.pdu_data_offset),
@@ -165,10 +165,10 @@ impl CommonHeader {
     }
 }
 
-/// Bytes of the PDU that begins with `bytes`; `None` when these are too few to know it.
+/// The length of the PDU that begins with `bytes`. `None` if these are too few.
 ///
 /// # Errors
-/// For a type that is not known, a header of the wrong length, a PDU longer than `limit_bytes`.
+/// The type is unknown, the length of the header is wrong, or the PDU is longer than `limit_bytes`.
 pub fn pdu_bytes(bytes: &[u8], limit_bytes: usize) -> Result<Option<usize>, Error> {
     let Ok((common, _)) = CommonHeader::ref_from_prefix(bytes) else { return Ok(None) };
     let header_bytes = usize::from(common.header_length);
@@ -185,15 +185,15 @@ pub fn pdu_bytes(bytes: &[u8], limit_bytes: usize) -> Result<Option<usize>, Erro
     Ok(Some(length))
 }
 
-/// Whether a PDU that begins so is one with data of a command that came before it.
+/// Whether the PDU that begins with `start` carries data of an earlier command.
 pub fn is_host_data(start: &[u8]) -> bool {
     start.first() == Some(&kind::HOST_DATA)
 }
 
-/// Reads the PDU at the start of `bytes`, and how many bytes it takes; `None` when it is not whole yet.
+/// Decodes the PDU at the start of `bytes`. Gives the PDU and its length. `None` if it is incomplete.
 ///
 /// # Errors
-/// Whatever is wrong with it: nothing after it on the connection can be read.
+/// The PDU is invalid. No later PDU of the connection can be decoded.
 pub fn decode(
     bytes: &[u8],
     agreed: Framing,
@@ -218,12 +218,12 @@ pub fn decode(
     Ok(Some((decode_body(common, header, &bytes[data])?, length)))
 }
 
-/// A header's bytes as its structure; their number was checked.
+/// The bytes of a header as its structure. The caller has checked their number.
 fn view<H: Header>(header: &[u8]) -> Result<&H, Error> {
     H::ref_from_bytes(header).map_err(|_| Error::PduField(CommonHeader::HEADER_LENGTH_AT))
 }
 
-/// Reads the header of a type; its length was checked.
+/// Decodes a PDU by its type. The caller has checked the length of the header.
 fn decode_body<'a>(common: CommonHeader, header: &[u8], data: &'a [u8]) -> Result<Pdu<'a>, Error> {
     Ok(match common.pdu_type {
         kind::INIT_REQUEST => Pdu::InitRequest(InitRequest::read(view(header)?)),
@@ -248,10 +248,10 @@ fn decode_body<'a>(common: CommonHeader, header: &[u8], data: &'a [u8]) -> Resul
 }
 
 impl Pdu<'_> {
-    /// Writes the PDU to the start of `out`; how many bytes it takes.
+    /// Writes the PDU to the start of `out`. Gives its length.
     ///
     /// # Errors
-    /// [`Error::Short`] when `out` is.
+    /// [`Error::Short`] if `out` is too short.
     pub fn encode(&self, agreed: Framing, out: &mut [u8]) -> Result<usize, Error> {
         let (data_at, data): (usize, &[u8]) = match self {
             Pdu::InitRequest(request) => (write_header(out, request.header(), 0, agreed)?, &[]),
@@ -293,17 +293,17 @@ impl Pdu<'_> {
 }
 
 impl Transfer {
-    /// Writes the header of a PDU of data from the controller to the start of `out`; where its
-    /// [`Self::bytes`] of data go. The caller puts them there and calls [`finish_data`], so that they are
-    /// copied once.
+    /// Writes the header of a C2HData PDU to the start of `out`. Gives the offset of its [`Self::bytes`] bytes of data.
+    /// The
+    /// caller puts the data there and calls [`finish_data`], so that it is copied only once.
     ///
     /// # Errors
-    /// [`Error::Short`] when `out` has no room for the whole PDU.
+    /// [`Error::Short`] if `out` has no room for the whole PDU.
     pub fn begin_controller_data(&self, agreed: Framing, out: &mut [u8]) -> Result<usize, Error> {
         self.begin(kind::CONTROLLER_DATA, self.bytes as usize, agreed, out)
     }
 
-    /// Writes the header of a PDU that carries `data_bytes`; where they go.
+    /// Writes the header of a PDU with `data_bytes` bytes of data. Gives the offset of the data.
     fn begin(
         &self,
         pdu_type: u8,
@@ -315,10 +315,10 @@ impl Transfer {
     }
 }
 
-/// Puts the digest of `data`, a part of `out`, behind it if there are digests; where the PDU ends.
+/// Appends the digest of the range `data` of `out`, if data has digests. Gives the end of the PDU.
 ///
 /// # Errors
-/// [`Error::Short`] when `out` is.
+/// [`Error::Short`] if `out` is too short.
 pub fn finish_data(out: &mut [u8], data: Range<usize>, agreed: Framing) -> Result<usize, Error> {
     if !agreed.data_digest {
         return Ok(data.end);
@@ -332,11 +332,11 @@ pub fn finish_data(out: &mut [u8], data: Range<usize>, agreed: Framing) -> Resul
     Ok(end)
 }
 
-/// Writes a header, its lengths set, with its digest and padding; where its data begins, or, without
-/// data, where it ends. There is room for all of the PDU.
+/// Writes a header with its lengths, digest and padding. Gives the offset of the data; without data, the end of the
+/// header. `out` must have room for the whole PDU.
 ///
-/// It is inlined, so that the fields go from registers to `out`: a header that is built in memory first
-/// and copied from there costs as much again.
+/// This function is inlined, so that the fields go from registers to `out`. To build the header in memory and copy it
+/// would double the cost.
 #[inline(always)]
 fn write_header<H: Header>(
     out: &mut [u8],

@@ -1,7 +1,7 @@
-//! What the supervisor of a paged program and the daemon say to each other, over a socket of sequential packets.
+//! The messages between the supervisor of a paged program and the daemon, over a `SOCK_SEQPACKET` socket.
 //!
-//! The supervisor says hello, then reports its program's counters at each interval; the daemon answers each of the two
-//! with orders. docs/policies.md tells what they are for.
+//! The supervisor sends a hello, then a report of its program's counters at each interval. The daemon answers each
+//! message with orders. docs/policies.md describes their purpose.
 
 use spillway_types::{Orders, ProgramCounters};
 
@@ -12,7 +12,7 @@ use crate::bytes::{array_at, head, put, u16_at, u32_at, u64_at};
 pub const VERSION: u16 = 1;
 /// Longest name of a program.
 pub const NAME_BYTES_MAX: usize = 32;
-/// Longest interval that a supervisor is told, milliseconds: an hour.
+/// Longest interval of reports, milliseconds: an hour.
 pub const INTERVAL_MS_MAX: u32 = 3_600_000;
 
 const MAGIC: [u8; 8] = *b"spillprg";
@@ -22,19 +22,19 @@ const MAGIC: [u8; 8] = *b"spillprg";
 pub struct Hello {
     /// [`VERSION`].
     pub version: u16,
-    /// Most local frames that the program's user gave it, pages.
+    /// The limit of local frames that the user set, pages.
     pub local_pages: u64,
-    /// What it holds to now, pages.
+    /// The limit that the program keeps now, pages.
     pub budget_pages: u64,
     name: [u8; NAME_BYTES_MAX],
     name_bytes: u8,
 }
 
 impl Hello {
-    /// Bytes of it.
+    /// The length of the encoded message, bytes.
     pub const BYTES: usize = 64;
 
-    /// The hello of a program that holds to what its user gave it; of its name what fits.
+    /// The hello of a program that keeps its user's limit. A name that is too long is cut.
     pub fn new(program: &str, local_pages: u64) -> Self {
         let length = (0..=program.len().min(NAME_BYTES_MAX))
             .rev()
@@ -46,15 +46,15 @@ impl Hello {
         Self { version, local_pages, budget_pages, name, name_bytes: length as u8 }
     }
 
-    /// What the program calls itself.
+    /// The name of the program.
     pub fn program(&self) -> &str {
         core::str::from_utf8(&self.name[..usize::from(self.name_bytes)]).unwrap_or_default()
     }
 
-    /// Reads it.
+    /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for something else than a hello.
+    /// [`Error::Short`]; [`Error::Field`] if the message is no hello.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; Self::BYTES] = head(bytes)?;
         if array_at(bytes, 0) != MAGIC {
@@ -78,7 +78,7 @@ impl Hello {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         put(&mut bytes, 0, &MAGIC);
@@ -94,7 +94,7 @@ impl Hello {
 /// Bytes of a report.
 pub const REPORT_BYTES: usize = 48;
 
-/// Reads a report.
+/// Decodes a report.
 pub fn decode_report(bytes: &[u8; REPORT_BYTES]) -> ProgramCounters {
     ProgramCounters {
         resident_pages: u64_at(bytes, 0),
@@ -106,7 +106,7 @@ pub fn decode_report(bytes: &[u8; REPORT_BYTES]) -> ProgramCounters {
     }
 }
 
-/// The bytes of a report.
+/// Encodes a report.
 pub fn encode_report(counters: &ProgramCounters) -> [u8; REPORT_BYTES] {
     let ProgramCounters {
         resident_pages,
@@ -127,26 +127,26 @@ pub fn encode_report(counters: &ProgramCounters) -> [u8; REPORT_BYTES] {
 /// The daemon's answer to a hello and to each report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What the program may hold.
+    /// The limits of the program.
     Orders(Orders),
-    /// It is not counted; the daemon hangs up.
+    /// The program is not accepted. The daemon closes the connection.
     Refused(Reason),
 }
 
-/// Why a program is not counted.
+/// The reason why a program is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reason {
-    /// The daemon speaks [`VERSION`], not what the supervisor does.
+    /// The daemon has [`VERSION`], and the supervisor another version.
     Version = 1,
-    /// Programs of this user are not counted.
+    /// No client is configured for this user.
     Unknown = 2,
-    /// There are as many programs as there may be, of this user or in all.
+    /// The user, or the daemon as a whole, has its largest number of programs.
     Many = 3,
 }
 
 impl Reason {
-    /// What to tell a user.
+    /// The text for a user.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Version => "it speaks another version",
@@ -157,13 +157,13 @@ impl Reason {
 }
 
 impl Answer {
-    /// Bytes of it.
+    /// The length of the encoded message, bytes.
     pub const BYTES: usize = 24;
 
-    /// Reads it.
+    /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for something else than an answer.
+    /// [`Error::Short`]; [`Error::Field`] if the message is no answer.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; Self::BYTES] = head(bytes)?;
         match u16_at(bytes, 0) {
@@ -187,7 +187,7 @@ impl Answer {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         match self {

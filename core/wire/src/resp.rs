@@ -1,7 +1,7 @@
 //! RESP, the protocol of Redis and Valkey: commands in, replies of version 2 or 3 out.
 //!
-//! Source: redis.io/docs/latest/develop/reference/protocol-spec, and what Redis 7.0 answers to what is
-//! malformed. A command is an array of bulk strings, or a line of words ("inline").
+//! Source: redis.io/docs/latest/develop/reference/protocol-spec, and the replies of Redis 7.0 to malformed
+//! input. A command is an array of bulk strings, or a line of words ("inline").
 
 /// Longest inline command and longest line of a header, bytes.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
@@ -9,41 +9,41 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 pub const ARGUMENTS_MAX: usize = 1 << 20;
 /// Longest argument, bytes.
 pub const ARGUMENT_BYTES_MAX: u64 = 512 << 20;
-/// Most arguments of a command of somebody who has not said who he is.
+/// Most arguments of a command of an unauthenticated peer.
 const STRANGER_ARGUMENTS_MAX: i64 = 10;
-/// Longest argument of somebody who has not said who he is, bytes.
+/// Longest argument of an unauthenticated peer, bytes.
 const STRANGER_BYTES_MAX: u64 = 16 << 10;
-/// An argument of more bytes than this is not gathered: see [`Step::Long`].
+/// A longer argument, in bytes, is not gathered in the input: see [`Step::Long`].
 pub const LONG_BYTES_MIN: usize = 64 << 10;
 
-/// Why the bytes are no command. Nothing behind them can be understood.
+/// The reason why the input is no command. The bytes behind it can't be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// A line that does not end.
+    /// An inline command does not end.
     #[error("too big inline request")]
     Inline,
-    /// A header that does not end.
+    /// The line with the number of arguments does not end.
     #[error("too big mbulk count string")]
     CountLine,
-    /// A header that does not end.
+    /// The line with the length of an argument does not end.
     #[error("too big bulk count string")]
     LengthLine,
-    /// The number of arguments is none, or too high.
+    /// The number of arguments is no number, or too high.
     #[error("invalid multibulk length")]
     Count,
-    /// The number of arguments is too high for one who has not authenticated.
+    /// The number of arguments is too high for an unauthenticated peer.
     #[error("unauthenticated multibulk length")]
     StrangerCount,
-    /// The length of an argument is none, or too high.
+    /// The length of an argument is no number, negative or too high.
     #[error("invalid bulk length")]
     Length,
-    /// The length of an argument is too high for one who has not authenticated.
+    /// The length of an argument is too high for an unauthenticated peer.
     #[error("unauthenticated bulk length")]
     StrangerLength,
-    /// Something else stands where an argument begins.
+    /// An argument does not begin with `$`.
     #[error("expected '$', got '{}'", char::from(*.0))]
     Dollar(u8),
-    /// A line with a quote that does not end.
+    /// A quoted word of an inline command does not end.
     #[error("unbalanced quotes in request")]
     Quotes,
 }
@@ -51,26 +51,27 @@ pub enum Error {
 /// One argument of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// So many bytes of the input, from an offset on.
+    /// A range of [`Decoder::text`].
     Bytes {
-        /// The offset.
+        /// The offset of the argument.
         at: u32,
-        /// The bytes.
+        /// The length of the argument, bytes.
         length: u32,
     },
-    /// One that was not gathered, by its number among those.
+    /// A long argument, by its number among the long ones.
     Long(u32),
 }
 
-/// What is to be done next.
+/// The next step of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// More bytes are to be waited for.
+    /// Wait for more bytes.
     More,
-    /// A command of [`Decoder::arguments`], which took so many bytes. None of them: an empty line.
+    /// Execute the command of [`Decoder::arguments`]. The number is its length in the input, bytes. A command without
+    /// arguments is an empty line.
     Command(usize),
-    /// The next argument has so many bytes, which are the reader's to take: they begin at [`Decoder::at`] and must
-    /// be taken out of the input. Then comes [`Decoder::taken`].
+    /// Take the next argument, of this many bytes, out of the input. It begins at [`Decoder::at`]. Then call
+    /// [`Decoder::taken`].
     Long(u64),
 }
 
@@ -80,23 +81,23 @@ enum DecoderState {
     Start,
     /// Before the header of an argument.
     Header,
-    /// In an argument of so many bytes.
+    /// In an argument of this many bytes.
     Body(usize),
-    /// A long one is being taken.
+    /// In a long argument, which the caller takes.
     Taking,
-    /// Behind a long one, before the end of its line.
+    /// Behind a long argument, before the end of its line.
     Taken,
 }
 
-/// Finds commands in bytes that come bit by bit.
+/// A decoder of commands. The input may arrive in pieces.
 #[derive(Debug)]
 pub struct Decoder {
     state: DecoderState,
-    /// Whether the peer has said who it is.
+    /// Whether the peer is authenticated.
     known: bool,
-    /// Where reading goes on, from the beginning of the command.
+    /// The offset of the next byte to decode, from the beginning of the command.
     at: usize,
-    /// Arguments that are still to come.
+    /// Arguments that have not arrived yet.
     missing: usize,
     long: u32,
     arguments: Vec<Argument>,
@@ -112,7 +113,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// For somebody who has not said who he is.
+    /// A decoder for an unauthenticated peer.
     pub const fn new() -> Self {
         Self {
             state: DecoderState::Start,
@@ -126,27 +127,29 @@ impl Decoder {
         }
     }
 
-    /// Whether the peer has said who it is, and may send more than a stranger.
+    /// Sets whether the peer is authenticated. Authenticated peers may send longer commands.
     pub const fn set_known(&mut self, known: bool) {
         self.known = known;
     }
 
-    /// The arguments so far; all of them after [`Step::Command`].
+    /// The arguments that have arrived; after [`Step::Command`] all of them.
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments
     }
 
-    /// Where reading goes on, from the beginning of the command.
+    /// The offset of the next byte to decode, from the beginning of the command.
     pub const fn at(&self) -> usize {
         self.at
     }
 
-    /// What the offsets of the arguments are in: `command`, which began the input, or the words of a line.
+    /// The text to which the offsets of arguments refer: `command`, the beginning of the input, or the words of an
+    /// inline
+    /// command.
     pub fn text<'a>(&'a self, command: &'a [u8]) -> &'a [u8] {
         if self.inline { &self.words } else { command }
     }
 
-    /// A long argument has been taken out of the input.
+    /// Notes that a long argument was taken out of the input.
     pub fn taken(&mut self) {
         debug_assert_eq!(self.state, DecoderState::Taking);
         self.state = DecoderState::Taken;
@@ -155,10 +158,10 @@ impl Decoder {
         self.missing -= 1;
     }
 
-    /// Reads on in `input`, which begins where the command does.
+    /// Continues to decode `input`, which begins with the command.
     ///
     /// # Errors
-    /// What is not understood; the connection is at its end.
+    /// The input is malformed. End the connection.
     pub fn decode(&mut self, input: &[u8]) -> Result<Step, Error> {
         loop {
             match self.state {
@@ -232,7 +235,7 @@ impl Decoder {
         }
     }
 
-    /// Bytes that the argument which is coming needs beyond those that are there; 0 when nobody can tell.
+    /// Missing bytes of the argument that is arriving; 0 if unknown.
     pub fn wanted(&self, input: &[u8]) -> usize {
         match self.state {
             DecoderState::Body(length) => (self.at + length + 2).saturating_sub(input.len()),
@@ -240,7 +243,7 @@ impl Decoder {
         }
     }
 
-    /// The number of a header that begins at the present place. `None` until its line has ended.
+    /// The number of the header at the present offset. `None` until its line has ended.
     fn number(
         &mut self,
         input: &[u8],
@@ -248,7 +251,7 @@ impl Decoder {
         wrong: Error,
     ) -> Result<Option<i64>, Error> {
         let rest = &input[self.at + 1..];
-        // A number has at most 20 digits; Redis waits for more, in vain.
+        // A number has at most 20 characters, so a longer line is an error. Redis waits for up to 64 KiB.
         let Some(end) = rest.iter().take(32).position(|&byte| byte == b'\r') else {
             return if rest.len() >= 32 { Err(too_long) } else { Ok(None) };
         };
@@ -260,7 +263,7 @@ impl Decoder {
         Ok(Some(number))
     }
 
-    /// A line of words.
+    /// Decodes an inline command.
     fn inline(&mut self, input: &[u8]) -> Result<Step, Error> {
         let Some(end) = input.iter().position(|&byte| byte == b'\n') else {
             let too_long = input.len() > LINE_BYTES_MAX;
@@ -279,7 +282,7 @@ impl Decoder {
     }
 }
 
-/// Splits a line into words, as Redis's `sdssplitargs`: quoted ones may hold spaces and escapes.
+/// Splits a line into words, like Redis's `sdssplitargs`. Quoted words may contain spaces and escapes.
 fn split_words(
     line: &[u8],
     words: &mut Vec<u8>,
@@ -309,7 +312,7 @@ fn split_words(
                     at += 1;
                 }
                 (Some(mark), Some(end)) if end == mark => {
-                    // A quote ends its word.
+                    // A closing quote ends its word.
                     if line.get(at + 1).is_some_and(|byte| !byte.is_ascii_whitespace()) {
                         return Err(Error::Quotes);
                     }
@@ -324,7 +327,7 @@ fn split_words(
     }
 }
 
-/// Reads `\n`, `\x41` and the like at the beginning of `line`; bytes beyond the first.
+/// Decodes `\n`, `\x41` and other escapes at the beginning of `line`. Gives the number of bytes beyond the first.
 fn escape(line: &[u8], words: &mut Vec<u8>) -> Result<usize, Error> {
     let hex = |byte: Option<&u8>| byte.and_then(|&byte| char::from(byte).to_digit(16));
     if let (Some(b'x'), Some(high), Some(low)) = (line.get(1), hex(line.get(2)), hex(line.get(3))) {
@@ -343,7 +346,7 @@ fn escape(line: &[u8], words: &mut Vec<u8>) -> Result<usize, Error> {
     Ok(1)
 }
 
-/// A decimal number as Redis reads it: no plus, no leading zeros, no spaces.
+/// Parses a decimal number like Redis: no plus, no leading zeros, no spaces.
 pub fn integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -365,7 +368,7 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     })
 }
 
-/// The version of the protocol that replies are written in.
+/// The version of the protocol for replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Version {
     /// RESP2.
@@ -375,7 +378,7 @@ pub enum Version {
     Three,
 }
 
-/// Writes replies behind those that are there.
+/// An encoder, which appends replies to a buffer.
 #[derive(Debug)]
 pub struct Encoder<'a> {
     bytes: &'a mut Vec<u8>,
@@ -383,13 +386,13 @@ pub struct Encoder<'a> {
 }
 
 impl<'a> Encoder<'a> {
-    /// Writes to `bytes`.
+    /// An encoder that appends to `bytes`.
     pub const fn new(bytes: &'a mut Vec<u8>, version: Version) -> Self {
         Self { bytes, version }
     }
 
     fn header(&mut self, kind: u8, number: i64) {
-        // Numbers of one digit are the most.
+        // Most numbers have one digit.
         if (0..10).contains(&number) {
             self.bytes.extend([kind, b'0' + number as u8, b'\r', b'\n']);
             return;
@@ -410,14 +413,14 @@ impl<'a> Encoder<'a> {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// A line such as OK.
+    /// A simple string, such as OK.
     pub fn simple(&mut self, line: &str) {
         self.bytes.push(b'+');
         self.bytes.extend_from_slice(line.as_bytes());
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// An error, with its code first. Line breaks and what is no text become spaces.
+    /// An error, which begins with its code. Line breaks become spaces.
     pub fn error(&mut self, line: &[u8]) {
         self.bytes.push(b'-');
         let clean = |&byte: &u8| if byte == b'\r' || byte == b'\n' { b' ' } else { byte };
@@ -430,24 +433,24 @@ impl<'a> Encoder<'a> {
         self.header(b':', number);
     }
 
-    /// Bytes.
+    /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.bulk_header(bytes.len());
         self.bytes.extend_from_slice(bytes);
         self.bulk_end();
     }
 
-    /// The beginning of so many bytes, which the caller sends.
+    /// The header of a bulk string of `length` bytes. The caller sends the bytes.
     pub fn bulk_header(&mut self, length: usize) {
         self.header(b'$', length as i64);
     }
 
-    /// The end of bytes that the caller sent.
+    /// The end of a bulk string whose bytes the caller sent.
     pub fn bulk_end(&mut self) {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// Text for people.
+    /// A text for people: a verbatim string in RESP3.
     pub fn text(&mut self, text: &str) {
         match self.version {
             Version::Two => self.bulk(text.as_bytes()),
@@ -460,7 +463,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Nothing.
+    /// A null.
     pub fn null(&mut self) {
         self.bytes.extend_from_slice(match self.version {
             Version::Two => b"$-1\r\n",
@@ -468,7 +471,7 @@ impl<'a> Encoder<'a> {
         });
     }
 
-    /// Nothing, where an array could be.
+    /// A null in the place of an array.
     pub fn null_array(&mut self) {
         self.bytes.extend_from_slice(match self.version {
             Version::Two => b"*-1\r\n",
@@ -476,12 +479,12 @@ impl<'a> Encoder<'a> {
         });
     }
 
-    /// So many replies follow.
+    /// The header of an array. `count` replies follow.
     pub fn array(&mut self, count: usize) {
         self.header(b'*', count as i64);
     }
 
-    /// So many pairs of replies follow.
+    /// The header of a map. `pairs` pairs of replies follow.
     pub fn map(&mut self, pairs: usize) {
         match self.version {
             Version::Two => self.header(b'*', 2 * pairs as i64),
@@ -489,7 +492,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// So many different replies follow, in no order.
+    /// The header of a set. `count` different replies follow, in no order.
     pub fn set(&mut self, count: usize) {
         match self.version {
             Version::Two => self.header(b'*', count as i64),
@@ -503,7 +506,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The commands in `bytes`, which come in pieces of `step`.
+    /// The commands in `bytes`, decoded in pieces of `step` bytes.
     fn commands(bytes: &[u8], step: usize) -> Result<Vec<Vec<Vec<u8>>>, Error> {
         let mut decoder = Decoder::new();
         decoder.set_known(true);
@@ -636,7 +639,7 @@ mod tests {
             ),
             step in 1..50_usize,
         ) {
-            // A command before the fault is found in both.
+            // Both find the commands before the error.
             let (whole, cut) = (commands(&bytes, 1 << 20), commands(&bytes, step));
             prop_assert_eq!(whole.is_ok(), cut.is_ok());
             if let (Ok(whole), Ok(cut)) = (whole, cut) {

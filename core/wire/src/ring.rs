@@ -1,8 +1,8 @@
-//! The local ring: what lies where in the shared region, and what is said before there is one.
+//! The local ring: the layout of the shared region, and the messages that set it up.
 //!
 //! The region has a page of control words, the submission queue, the completion queue and the data
-//! area. The queues hold NVMe commands and completions; a command's data pointer is a data block with
-//! an offset into the data area. docs/ring.md tells the whole protocol.
+//! area. The queues hold NVMe commands and completions. A command's data pointer is a data block with
+//! an offset into the data area. docs/ring.md describes the whole protocol.
 
 use crate::Error;
 use crate::bytes::{array_at, head, put, u16_at, u32_at, u64_at};
@@ -12,14 +12,14 @@ use crate::nvme::{COMMAND_BYTES, COMPLETION_BYTES, DataPointer};
 pub const VERSION: u16 = 1;
 /// Most commands in flight on one ring.
 pub const DEPTH_MAX: u16 = 256;
-/// Most bytes of a data area: some pages, and a value of the greatest length.
+/// Largest data area, bytes: a value of the greatest length, and a page for each command.
 pub const DATA_BYTES_MAX: u32 = (16 << 20) + (DEPTH_MAX as u32) * PAGE;
-/// The byte that wakes the other side. It travels over the socket alone, in a message of its own.
+/// The byte that wakes the other side. It is a message of one byte on the socket.
 pub const WAKE: u8 = b'!';
 
-/// Bytes of a piece of a guest's window: a huge page, which lies in one place of the guest's memory.
+/// Bytes of a piece of a guest's window: a huge page, which is contiguous in the guest's memory.
 pub const WINDOW_PAGE_BYTES: usize = 2 << 20;
-/// Most huge pages of a window: a ring for values of the greatest length.
+/// Most huge pages of a window: enough for a ring for values of the greatest length.
 pub const WINDOW_PAGES_MAX: usize = 9;
 
 const PAGE: u32 = 4096;
@@ -28,16 +28,16 @@ const HELLO_MAGIC: [u8; 8] = *b"spillrng";
 /// Offsets of the control words from the start of the region. Each is a 32-bit word on a cache line of
 /// its own.
 pub mod control {
-    /// The doorbell: how many commands the client has submitted, all told (it wraps at 2^32). The
-    /// client alone writes it.
+    /// The doorbell: the total number of commands that the client has submitted. It wraps at 2^32. Only the
+    /// client writes it.
     pub const SUBMITTED: usize = 0x00;
-    /// 1 when the server sleeps and wants a wake-up. The server sets it, the client clears it.
+    /// 1 while the server sleeps and needs a wake-up. The server sets it, the client clears it.
     pub const SERVER_ASLEEP: usize = 0x40;
-    /// 1 when the client sleeps and wants a wake-up. The client sets it, the server clears it.
+    /// 1 while the client sleeps and needs a wake-up. The client sets it, the server clears it.
     pub const CLIENT_ASLEEP: usize = 0x80;
 }
 
-/// The sizes of one ring, from which all offsets follow.
+/// The sizes of a ring. They determine all offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     depth: u16,
@@ -45,13 +45,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The least data area: what the longest answer that is no value takes.
+    /// Smallest data area, bytes: the longest answer that is no value.
     pub const DATA_BYTES_MIN: u32 = PAGE;
 
     /// A ring of `depth` commands and a data area of `data_bytes`.
     ///
     /// # Errors
-    /// [`Error::Field`] unless the depth is a power of two of at most [`DEPTH_MAX`], and the data area
+    /// [`Error::Field`] unless the depth is a power of two of at most [`DEPTH_MAX`], and the data area has
     /// whole pages of 4 KiB, at least one and at most [`DATA_BYTES_MAX`].
     pub const fn new(depth: u16, data_bytes: u32) -> Result<Self, Error> {
         if !depth.is_power_of_two() || depth > DEPTH_MAX {
@@ -64,7 +64,7 @@ impl Geometry {
         Ok(Self { depth, data_bytes })
     }
 
-    /// Commands in flight at most: entries of each queue.
+    /// Most commands in flight: the entries of each queue.
     pub const fn depth(&self) -> u16 {
         self.depth
     }
@@ -74,12 +74,12 @@ impl Geometry {
         self.data_bytes
     }
 
-    /// Where command number `count` lies in the region.
+    /// The offset of command number `count` in the region.
     pub const fn command_at(&self, count: u32) -> usize {
         PAGE as usize + (count & (self.depth as u32 - 1)) as usize * COMMAND_BYTES
     }
 
-    /// Where completion number `count` lies in the region.
+    /// The offset of completion number `count` in the region.
     pub const fn completion_at(&self, count: u32) -> usize {
         let queue = self.command_at(0) + self.depth as usize * COMMAND_BYTES;
         queue.next_multiple_of(PAGE as usize)
@@ -92,7 +92,7 @@ impl Geometry {
         count & self.depth as u32 == 0
     }
 
-    /// Where the data area begins in the region.
+    /// The offset of the data area in the region.
     pub const fn data_at(&self) -> usize {
         let queue = self.completion_at(0) + self.depth as usize * COMPLETION_BYTES;
         queue.next_multiple_of(PAGE as usize)
@@ -108,10 +108,10 @@ impl Geometry {
         self.region_bytes().div_ceil(WINDOW_PAGE_BYTES)
     }
 
-    /// The ring of this depth that fills a window of so many huge pages.
+    /// The ring of this depth that fills a window of `window_pages` huge pages.
     ///
     /// # Errors
-    /// As [`Self::new`]; a window of no page holds none.
+    /// As for [`Self::new`]. A window without pages is too small.
     pub const fn filling(depth: u16, window_pages: usize) -> Result<Self, Error> {
         let least = match Self::new(depth, Self::DATA_BYTES_MIN) {
             Ok(least) => least,
@@ -130,13 +130,12 @@ impl Geometry {
     }
 }
 
-/// A data block at an offset of the data area.
+/// A data pointer to `bytes` bytes at an offset of the data area.
 pub const fn data(offset: u32, bytes: u32) -> DataPointer {
     DataPointer { address: offset as u64, bytes, kind: DataPointer::IN_CAPSULE }
 }
 
-/// The client's first and only message but for wake-ups: which version it speaks, and what it would
-/// like to have.
+/// The client's first message, and the only one besides wake-ups: its version, and the sizes that it wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// [`VERSION`].
@@ -148,13 +147,13 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Bytes of it.
+    /// The length of the encoded message, bytes.
     pub const BYTES: usize = 16;
 
-    /// Reads it.
+    /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for something else than a hello.
+    /// [`Error::Short`]; [`Error::Field`] if the message is no hello.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; Self::BYTES] = head(bytes)?;
         if array_at(bytes, 0) != HELLO_MAGIC {
@@ -167,7 +166,7 @@ impl Hello {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         put(&mut bytes, 0, &HELLO_MAGIC);
@@ -178,44 +177,44 @@ impl Hello {
     }
 }
 
-/// How the server answers a hello.
+/// The server's answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Welcome {
-    /// Come in: the region comes as a descriptor with this message.
+    /// The client gets a ring. The file descriptor of the region comes with this message.
     Granted {
-        /// Its sizes.
+        /// The sizes of the ring.
         geometry: Geometry,
-        /// A random number of the server's own. Two rings with the same lead to the same store.
+        /// The server's random number. Two rings with the same number lead to the same store.
         instance: u64,
     },
-    /// Stay out.
+    /// The client gets no ring.
     Refused(Reason),
 }
 
-/// Why a client has to stay out.
+/// The reason why a client gets no ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Reason {
-    /// The server speaks [`VERSION`], not what the client does.
+    /// The server has [`VERSION`], and the client another version.
     Version = 1,
-    /// Nobody of these credentials may use the store.
+    /// No client is configured for the peer's credentials.
     Unknown = 2,
-    /// The client, or the server, has all the connections that it may have.
+    /// The client or the server has its largest number of connections.
     Connections = 3,
-    /// The client has all the operations or bytes in flight that it may have, by its other rings.
+    /// The client's other rings use up its limit of operations or bytes in flight.
     Limits = 4,
     /// The server could not make a ring.
     Failed = 5,
-    /// In a guest: there is no huge page for a window, or the user has as many as it may have.
+    /// In a guest: there is no huge page for a window, or the user has reached its limit of them.
     NoPages = 6,
     /// In a guest: the host serves no windows to it.
     NoWindows = 7,
-    /// In a guest: the host is not there, or does not answer.
+    /// In a guest: the host is absent, or does not answer.
     HostAway = 8,
 }
 
 impl Reason {
-    /// What to tell a user.
+    /// The text for a user.
     pub const fn text(self) -> &'static str {
         match self {
             Self::Version => "it speaks another version of the ring",
@@ -229,7 +228,7 @@ impl Reason {
         }
     }
 
-    /// The reason of a number, if there is one.
+    /// The reason with this number, if there is one.
     pub const fn of(number: u16) -> Option<Self> {
         Some(match number {
             1 => Self::Version,
@@ -246,13 +245,13 @@ impl Reason {
 }
 
 impl Welcome {
-    /// Bytes of it.
+    /// The length of the encoded message, bytes.
     pub const BYTES: usize = 32;
 
-    /// Reads it.
+    /// Decodes the message.
     ///
     /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for something else than a welcome.
+    /// [`Error::Short`]; [`Error::Field`] if the message is no welcome.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let bytes: &[u8; Self::BYTES] = head(bytes)?;
         if array_at(bytes, 0) != HELLO_MAGIC {
@@ -270,7 +269,7 @@ impl Welcome {
         }
     }
 
-    /// Its bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         put(&mut bytes, 0, &HELLO_MAGIC);
@@ -302,7 +301,7 @@ mod tests {
                 assert!(ring.completion_at(depth - 1) + COMPLETION_BYTES <= ring.data_at());
                 assert_eq!(ring.data_at() + data_bytes as usize, ring.region_bytes());
                 assert_eq!(ring.command_at(depth), ring.command_at(0));
-                // The counts wrap at 2^32, which is a whole number of rounds.
+                // The counts wrap at 2^32, a multiple of the depth.
                 assert_eq!(ring.command_at(u32::MAX), ring.command_at(depth - 1));
                 assert_eq!(ring.phase(u32::MAX), ring.phase(2 * depth - 1));
                 assert!(ring.phase(0) && !ring.phase(depth) && ring.phase(2 * depth));

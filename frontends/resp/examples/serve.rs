@@ -1,5 +1,5 @@
 //! A RESP server without a daemon, for tests of the protocol by other programs: `serve ADDRESS [MEMORY_BYTES]`.
-//! Whoever connects is the same client.
+//! All connections belong to one client.
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The arguments of a command, and values among them that came in chunks.
+//! The arguments of a command. Long values among them arrive in chunks.
 
 use spillway_wire::resp::{Argument, integer};
 
@@ -10,21 +10,21 @@ use crate::trouble::Refused;
 pub enum Arrived {
     /// A value.
     Value(Box<Chunks>),
-    /// An argument that is too long, and was skipped.
+    /// An argument that is too long. Its bytes were skipped.
     Nothing,
 }
 
-/// A value among the arguments.
+/// A value among the arguments of a command.
 #[derive(Debug)]
 pub enum Given<'a> {
-    /// Its bytes.
+    /// The bytes of a value of at most 64 KiB.
     Bytes(&'a [u8]),
-    /// One of more than 64 KiB.
+    /// A value of more than 64 KiB.
     Chunks(Box<Chunks>),
 }
 
 impl Given<'_> {
-    /// Bytes of it.
+    /// The length of the value, bytes.
     pub fn length(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -42,7 +42,7 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// `list`, whose offsets are in `text`, and the long ones among them.
+    /// The arguments in `list`, with offsets into `text`. `arrived` holds the long ones.
     pub const fn new(
         text: &'a [u8],
         list: &'a [Argument],
@@ -51,12 +51,12 @@ impl<'a> Arguments<'a> {
         Self { text, list, arrived }
     }
 
-    /// How many there are, with the name.
+    /// The number of arguments, the name included.
     pub const fn count(&self) -> usize {
         self.list.len()
     }
 
-    /// One of them; empty if it is not there, or long.
+    /// The bytes of argument `at`. Empty if the argument is missing or long.
     pub fn get(&self, at: usize) -> &'a [u8] {
         match self.list.get(at) {
             Some(&Argument::Bytes { at, length }) => {
@@ -67,22 +67,22 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// The arguments from one on.
+    /// The arguments from number `first` on.
     pub fn from(&self, first: usize) -> impl Iterator<Item = &'a [u8]> + use<'_, 'a> {
         (first..self.count()).map(|at| self.get(at))
     }
 
-    /// Every second argument from one on.
+    /// Every second argument from number `first` on.
     pub fn pairs(&self, first: usize) -> impl Iterator<Item = &'a [u8]> + Clone + use<'_, 'a> {
         (first..self.count()).step_by(2).map(|at| self.get(at))
     }
 
-    /// Whether one of them is this word, in any case.
+    /// Whether argument `at` is this word, in upper or lower case.
     pub fn is(&self, at: usize, word: &str) -> bool {
         self.get(at).eq_ignore_ascii_case(word.as_bytes())
     }
 
-    /// A value, which is taken out.
+    /// Takes out the value that is argument `at`.
     pub fn value(&mut self, at: usize) -> Given<'a> {
         let Some(&Argument::Long(number)) = self.list.get(at) else {
             return Given::Bytes(self.get(at));
@@ -93,15 +93,15 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// Whether one of them is too long.
+    /// Whether an argument was too long and skipped.
     pub fn has_nothing(&self) -> bool {
         self.arrived.iter().any(|arrived| matches!(arrived, Some(Arrived::Nothing)))
     }
 
-    /// A number.
+    /// Argument `at` as a number.
     ///
     /// # Errors
-    /// As Redis says it.
+    /// [`NO_INTEGER`], in Redis's words.
     pub fn integer(&self, at: usize) -> Result<i64, Refused> {
         integer(self.get(at)).ok_or(NO_INTEGER)
     }
@@ -109,5 +109,5 @@ impl<'a> Arguments<'a> {
 
 /// The error for an invalid number.
 pub const NO_INTEGER: Refused = Refused::line("ERR value is not an integer or out of range");
-/// An option that is not known, or not with the others.
+/// The error for an unknown option, or one that the others exclude.
 pub const SYNTAX: Refused = Refused::line("ERR syntax error");

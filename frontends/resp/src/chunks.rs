@@ -1,4 +1,5 @@
-//! Values of more than 64 KiB: whole pages of their own, in parts that the store takes and gives as they come.
+//! Values of more than 64 KiB. They lie in chunks of whole pages, apart from the record. They are written to the store
+//! while they arrive, and sent from it without a copy in between.
 
 use std::io::{self, IoSliceMut};
 use std::sync::Arc;
@@ -9,21 +10,21 @@ use spillway_store::{Refusal, Store};
 use crate::record::Footer;
 use crate::trouble::Trouble;
 
-/// Most bytes of a chunk.
+/// Largest chunk, bytes.
 const CHUNK_BYTES_MAX: u64 = spillway_store::VALUE_BYTES_MAX as u64;
 
-/// Bytes of each chunk of a value but the last, which is not much shorter.
+/// Bytes of each chunk of a value except the last, which is a little shorter.
 const fn chunk_bytes(value_bytes: u64) -> u64 {
     let count = value_bytes.div_ceil(CHUNK_BYTES_MAX);
     value_bytes.div_ceil(count).next_multiple_of(PAGE_BYTES as u64)
 }
 
-/// Chunks of a value.
+/// The number of chunks of a value.
 fn count(value_bytes: u64) -> u32 {
     value_bytes.div_ceil(chunk_bytes(value_bytes)) as u32
 }
 
-/// A value that arrives. What has come of it goes when this is dropped, unless it was kept.
+/// A value that is arriving. A drop removes its chunks from the store, unless [`Self::keep`] was called.
 #[derive(Debug)]
 pub struct Chunks {
     store: Arc<Store>,
@@ -31,16 +32,16 @@ pub struct Chunks {
     object: u64,
     total: u64,
     missing: u64,
-    /// The chunk that comes now.
+    /// The index of the chunk that is arriving.
     next: u32,
     current: Option<LongPut>,
-    /// Why it can't be stored. The rest of it is passed over.
+    /// Why the value can't be stored. The rest of its bytes is skipped.
     trouble: Option<Trouble>,
     kept: bool,
 }
 
 impl Chunks {
-    /// Begins to take a value of `total` bytes, more than fit into a record, as chunks of `object`.
+    /// Begins to store a value of `total` bytes as chunks of `object`. `total` exceeds what a record holds.
     pub fn begin(store: &Arc<Store>, pool: PoolId, object: u64, total: u64) -> Box<Self> {
         let mut chunks = Box::new(Self {
             store: Arc::clone(store),
@@ -62,18 +63,18 @@ impl Chunks {
         let key = Key::new(self.object, self.next);
         match self.store.begin_put(self.pool, key, bytes) {
             Begun::Put(put) => self.current = Some(put),
-            // Others of the client's values take what is left.
+            // Other values of the client use up its target.
             Begun::Later => self.trouble = Some(Trouble::AtTarget),
             Begun::Refused(reason) => self.trouble = Some(reason.into()),
         }
     }
 
-    /// Bytes that have not come yet.
+    /// Bytes that have not arrived yet.
     pub const fn missing(&self) -> u64 {
         self.missing
     }
 
-    /// Takes the next bytes, at most those that are missing.
+    /// Stores the next bytes of the value. `bytes` must not be longer than [`Self::missing`].
     pub fn push(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
         while !bytes.is_empty() {
@@ -91,8 +92,9 @@ impl Chunks {
         }
     }
 
-    /// Has `read` read the next bytes to where they lie in the store. `None` when there is no memory for them: they are to be
-    /// pushed.
+    /// Calls `read` to fill the store's memory for the next bytes. `None` if there is no such memory: call
+    /// [`Self::push`]
+    /// then.
     pub fn read(
         &mut self,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
@@ -126,20 +128,20 @@ impl Chunks {
         }
     }
 
-    /// Bytes of the value.
+    /// The length of the whole value, bytes.
     pub const fn total(&self) -> u64 {
         self.total
     }
 
-    /// The object of its chunks.
+    /// The object under which the chunks are stored.
     pub const fn object(&self) -> u64 {
         self.object
     }
 
-    /// Whether all of it is in `pool`.
+    /// Checks that the whole value lies in `pool`.
     ///
     /// # Errors
-    /// [`Trouble`]: why not.
+    /// [`Trouble`]: the value is incomplete, was refused, or lies in another pool.
     pub fn finish(&mut self, pool: PoolId) -> Result<(), Trouble> {
         if let Some(trouble) = self.trouble.take() {
             return Err(trouble);
@@ -150,7 +152,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// It belongs to a record now.
+    /// Leaves the chunks in the store: a record refers to them now.
     pub fn keep(mut self: Box<Self>) {
         self.kept = true;
     }
@@ -166,7 +168,7 @@ impl Drop for Chunks {
     }
 }
 
-/// Removes the chunks of a value, if it has some.
+/// Removes the chunks of a value, if it has any.
 pub fn remove(store: &Store, pool: PoolId, footer: &Footer) {
     if footer.chunks != 0 {
         for index in 0..count(footer.value_bytes) {
@@ -175,7 +177,7 @@ pub fn remove(store: &Store, pool: PoolId, footer: &Footer) {
     }
 }
 
-/// The chunks of a value, held as they are now. `None` when one has vanished.
+/// The chunks of a value, held in their present state. `None` if one has vanished.
 ///
 /// # Errors
 /// [`Trouble`] with the store.

@@ -14,18 +14,18 @@ use crate::record::INLINE_BYTES_MAX;
 use crate::session::{Replies, Session};
 use crate::shared::Shared;
 
-/// Commands that a connection has carried out before others have their turn.
+/// Commands that a connection executes in one turn, before other connections have theirs.
 const TURN_COMMANDS: usize = 1000;
-/// Most bytes of a stranger's command.
+/// Longest command of an unauthenticated connection, bytes.
 const STRANGER_BYTES_MAX: usize = 256 << 10;
-/// Bounds of what a command may have beside its long values, bytes.
+/// Least and largest limit of a command's length without its long values, bytes.
 const GATHERED_BYTES: (u64, u64) = (1 << 20, 64 << 20);
 
-/// A long argument that is coming.
+/// A long argument that is arriving.
 #[derive(Debug)]
 enum Coming {
     Value(Box<Chunks>),
-    /// One that nobody wants; the bytes that are missing.
+    /// An argument that is skipped: the bytes that are missing.
     Passed(u64),
 }
 
@@ -48,11 +48,11 @@ impl Coming {
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// Who it is.
+    /// The client, and the state that its commands set.
     pub session: Session,
-    /// Bytes that came.
+    /// Received bytes.
     pub input: Input,
-    /// Replies that wait.
+    /// Replies that wait to be sent.
     pub output: Output,
     decoder: Decoder,
     coming: Option<Coming>,
@@ -61,7 +61,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection of which nothing has come.
+    /// A connection that has received nothing yet.
     pub fn new(session: Session) -> Self {
         Self {
             session,
@@ -74,21 +74,23 @@ impl Connection {
         }
     }
 
-    /// The peer was asked who it is.
+    /// Notes that [`Session::begin`] was called: an identified peer may send longer commands.
     pub fn begun(&mut self) {
         self.decoder.set_known(self.session.database.is_some());
     }
 
-    /// Bytes that are known to come next.
+    /// Bytes that the peer is known to send next.
     pub fn wanted(&self) -> usize {
         match &self.coming {
-            // Between two turns of a long value there is room for much of it.
+            // A long value needs a large buffer, too.
             Some(coming) => coming.missing().min(crate::input::LENT_BYTES as u64 / 2) as usize,
             None => self.decoder.wanted(self.input.bytes()),
         }
     }
 
-    /// Has `read` read a long value to where it is to lie, when all that came before is used up. `None` without one.
+    /// Calls `read` to read a long value directly into the store's memory. `None` if no long value is arriving, or if
+    /// the
+    /// input still holds bytes of it.
     pub fn read_value(
         &mut self,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>,
@@ -97,12 +99,13 @@ impl Connection {
         (self.input.bytes().len() == self.decoder.at()).then(|| chunks.read(read)).flatten()
     }
 
-    /// Whether the client owes the rest of a command.
+    /// Whether a command has arrived in part.
     pub fn is_within_command(&self) -> bool {
         self.coming.is_some() || !self.input.bytes().is_empty()
     }
 
-    /// Carries out what has come, as far as there is room for replies. Whether there is more to do before more comes.
+    /// Executes the commands that have arrived, as long as there is room for replies. True if more can be done before
+    /// further bytes arrive.
     pub fn process(&mut self, shared: &Shared, now_ms: u64) -> bool {
         for _ in 0..TURN_COMMANDS {
             if self.session.ends {
@@ -124,7 +127,7 @@ impl Connection {
         true
     }
 
-    /// Takes what has come of a long argument. Whether none is missing.
+    /// Moves received bytes into the long argument that is arriving. True if none is missing.
     fn take(&mut self) -> bool {
         let Some(coming) = &mut self.coming else { return true };
         let at = self.decoder.at();
@@ -144,7 +147,7 @@ impl Connection {
         true
     }
 
-    /// Reads on. Whether there may be more in what has come.
+    /// Decodes the next part of a command. True if the input may hold more.
     fn step(&mut self, shared: &Shared, now_ms: u64) -> bool {
         match self.decoder.decode(self.input.bytes()) {
             Ok(Step::Command(used)) => {

@@ -1,8 +1,10 @@
-//! One database: a pool of the store in which records are found by the hash of their key.
+//! One database: a pool of the store. The hash of a key is the object of its record.
 //!
-//! Nothing of a key lies outside the store, so all of it survives the daemon. A record is never changed: a new one is
-//! put at another index of the same object, then the old one goes. Between the two, after a kill, the newer version
-//! counts (see [`crate::opening`]). What is done to one key happens under its stripe's lock.
+//! All data of a key lies in the store, so it survives the daemon. A record is never changed in place: the new record
+//! is
+//! put at another index of the same object, then the old one is removed. If the daemon is killed between the two, the
+//! record with the higher version counts (see [`crate::opening`]). All work on a key happens under the lock of its
+//! stripe.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,17 +19,18 @@ use crate::record::{
 };
 use crate::trouble::Trouble;
 
-/// Locks of a database.
+/// The number of locks of a database.
 const STRIPES: usize = 1024;
-/// Indexes of an object that records may have. The one above never has a value, so that listing can begin behind them.
+/// The indexes of an object that records may have. No record has the index 63, so a listing can continue from it,
+/// behind the object.
 pub const INDEXES: u32 = 63;
 
-/// What a database counts, beside its keys.
+/// The counters of a database.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Reads that found their key.
     pub hits: AtomicU64,
-    /// Reads that did not.
+    /// Reads that did not find their key.
     pub misses: AtomicU64,
     /// Keys that expired.
     pub expired: AtomicU64,
@@ -36,30 +39,30 @@ pub struct Counters {
 /// A database.
 #[derive(Debug)]
 pub struct Database {
-    /// Where its pool is.
+    /// The store with the pool.
     pub store: Arc<Store>,
-    /// Whose it is.
+    /// The client that owns the database.
     pub client: ClientId,
-    /// Its number.
+    /// The number of the database among those of the client.
     pub number: u32,
-    /// What it promises.
+    /// Whether values survive, or may vanish.
     pub lifetime: Lifetime,
     pool: AtomicU64,
-    /// The secret of the hash.
+    /// The seed of the hash.
     seed: AtomicU64,
     stripes: Box<[Mutex<()>]>,
-    /// Keys there are; a guess where values may vanish.
+    /// The number of keys. An estimate if values may vanish.
     pub(crate) keys: AtomicU64,
-    /// Keys of those that expire.
+    /// The number of keys that expire.
     pub(crate) expiring: AtomicU64,
     next_chunks: AtomicU64,
     /// Counters.
     pub counters: Counters,
-    /// Whether keys that nobody asks for go when they have expired.
+    /// Whether the sweep removes expired keys. Otherwise only an access does.
     pub sweeps: AtomicBool,
 }
 
-/// A key's place while its stripe is locked, and the record that lies there.
+/// A key whose stripe is locked, and its record.
 #[derive(Debug)]
 pub struct LockedKey<'a> {
     database: &'a Database,
@@ -71,12 +74,12 @@ pub struct LockedKey<'a> {
     record: Option<Record<'a>>,
 }
 
-/// A value that is put.
+/// A value that [`LockedKey::put`] stores.
 #[derive(Debug)]
 pub enum Content<'a> {
-    /// At most [`INLINE_BYTES_MAX`] bytes, in segments that stand one behind the other.
+    /// At most [`INLINE_BYTES_MAX`] bytes, as consecutive segments.
     Inline(&'a [&'a [u8]]),
-    /// One that has arrived in chunks.
+    /// A value that has arrived in chunks.
     Chunks(Box<Chunks>),
 }
 
@@ -98,7 +101,7 @@ impl Database {
             stripes: (0..STRIPES).map(|_| Mutex::new(())).collect(),
             keys: AtomicU64::new(0),
             expiring: AtomicU64::new(0),
-            // No other process that had the pool has begun here.
+            // Random, so that the objects differ from those of earlier processes.
             next_chunks: AtomicU64::new(random()),
             counters: Counters::default(),
             sweeps: AtomicBool::new(true),
@@ -117,12 +120,12 @@ impl Database {
         (hash & !CHUNKS_BIT).max(1)
     }
 
-    /// An object for a value's chunks, which no other value has.
+    /// An unused object for the chunks of a value.
     fn new_chunks(&self) -> u64 {
         self.next_chunks.fetch_add(2, Ordering::Relaxed) & !1 | CHUNKS_BIT
     }
 
-    /// Begins to take a value of `total` bytes, more than fit into a record.
+    /// Begins to store a value of `total` bytes, more than fit into a record.
     pub fn begin_chunks(&self, total: u64) -> Box<Chunks> {
         Chunks::begin(&self.store, self.pool(), self.new_chunks(), total)
     }
@@ -131,7 +134,8 @@ impl Database {
         object as usize % self.stripes.len()
     }
 
-    /// Locks the place of a key, and gives its object. A flush that came in between has changed the object.
+    /// Locks the stripe of a key, and gives the key's object. It tries again if a flush has changed the object
+    /// meanwhile.
     fn lock_key(&self, key: &[u8]) -> (MutexGuard<'_, ()>, u64) {
         loop {
             let object = self.object(key);
@@ -142,7 +146,7 @@ impl Database {
         }
     }
 
-    /// Locks all places of all keys.
+    /// Locks all stripes.
     pub(crate) fn lock_everything(&self) -> Vec<MutexGuard<'_, ()>> {
         (0..STRIPES).map(|stripe| self.lock_stripe(stripe)).collect()
     }
@@ -151,7 +155,7 @@ impl Database {
         self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something at a key's place, which nobody else changes meanwhile.
+    /// Locks a key, and calls `act` with it. No other thread changes the key meanwhile.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -165,7 +169,7 @@ impl Database {
         act(&mut self.find(key, object, now_ms)?)
     }
 
-    /// Locks all places of several keys at once, for [`Self::at_locked`].
+    /// Locks the stripes of several keys together, for [`Self::at_locked`].
     pub fn lock_all<'k>(
         &self,
         keys: impl Iterator<Item = &'k [u8]> + Clone,
@@ -174,18 +178,18 @@ impl Database {
             let seed = self.seed.load(Ordering::Relaxed);
             let mut stripes: Vec<_> =
                 keys.clone().map(|key| self.stripe(self.object(key))).collect();
-            // In one order, so that no two wait for each other.
+            // A fixed order prevents deadlocks.
             stripes.sort_unstable();
             stripes.dedup();
             let locked = stripes.into_iter().map(|stripe| self.lock_stripe(stripe)).collect();
-            // A flush that came in between has changed the places.
+            // A flush in between changes the stripes of the keys.
             if self.seed.load(Ordering::Relaxed) == seed {
                 return locked;
             }
         }
     }
 
-    /// Like [`Self::at`], for a caller that has locked the key's place.
+    /// Like [`Self::at`], for a caller that has locked the key's stripe.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -198,7 +202,7 @@ impl Database {
         act(&mut self.find(key, self.object(key), now_ms)?)
     }
 
-    /// Does something with the place of a key that was listed, if it has expired.
+    /// Removes a key if it has expired.
     pub(crate) fn remove_expired(&self, key: &[u8], now_ms: u64) -> Result<(), Trouble> {
         self.at(key, now_ms, |_| Ok(()))
     }
@@ -229,13 +233,14 @@ impl Database {
             break;
         }
         if used == 0 {
-            // What is not there counts as a miss of the client, too.
+            // This lookup lets the store count the miss.
             drop(self.store.look_up(pool, Key::new(object, 0), usize::MAX)?);
         }
         Ok(place)
     }
 
-    /// Shows the names of all keys of an object to `visit`, which must not come back here.
+    /// Calls `visit` with the name and footer of each key of an object. `visit` must not use the database: a stripe is
+    /// locked.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -255,7 +260,7 @@ impl Database {
         Ok(())
     }
 
-    /// Removes every key at once. `renew` gives another pool, and its seed.
+    /// Removes all keys at once. `renew` replaces the pool, and gives the new one and its seed.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -273,7 +278,7 @@ impl Database {
     }
 
     fn count(&self, keys: i64, expiring: i64) {
-        // Where values vanish by themselves, more may go than were known of.
+        // The counters are estimates if values may vanish: they must not wrap below 0.
         let change = |counter: &AtomicU64, by: i64| match by {
             0 => {}
             by => {
@@ -288,34 +293,34 @@ impl Database {
 }
 
 impl<'a> LockedKey<'a> {
-    /// What is known of the key, if it is there.
+    /// The footer of the key's record, if the key exists.
     pub fn footer(&self) -> Option<Footer> {
         self.record.as_ref().map(|record| record.footer)
     }
 
-    /// Counts a read of it.
+    /// Counts a read of the key as a hit or a miss.
     pub fn count_read(&self) {
         let counters = &self.database.counters;
         let counter = if self.is_taken() { &counters.hits } else { &counters.misses };
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the key is there.
+    /// Whether the key exists.
     pub const fn is_taken(&self) -> bool {
         self.record.is_some()
     }
 
-    /// Bytes of the value; 0 when there is none.
+    /// The length of the value, bytes; 0 without a value.
     pub fn length(&self) -> u64 {
         self.footer().map_or(0, |footer| footer.value_bytes)
     }
 
-    /// Whether the value lies in its record, to be copied.
+    /// Whether the value lies in the record. Also true without a value.
     pub fn is_inline(&self) -> bool {
         self.footer().is_none_or(|footer| footer.chunks == 0)
     }
 
-    /// Appends bytes `from` to `to` of a value that lies in its record.
+    /// Appends bytes `from` to `to` of a value that lies in its record to `out`.
     pub fn copy(&self, from: u64, to: u64, out: &mut Vec<u8>) {
         if let Some(record) = &self.record
             && from < to
@@ -324,7 +329,7 @@ impl<'a> LockedKey<'a> {
         }
     }
 
-    /// The parts of a value in chunks, as it is now. `None` when one has vanished: the key is gone then.
+    /// The chunks of the value in its present state. `None` if one has vanished: the key is removed then.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -337,7 +342,7 @@ impl<'a> LockedKey<'a> {
         Ok(parts)
     }
 
-    /// Appends all of the value, wherever it lies. False when it has vanished.
+    /// Appends the whole value to `out`, from the record or from chunks. False if it has vanished.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -351,10 +356,10 @@ impl<'a> LockedKey<'a> {
         Ok(true)
     }
 
-    /// Makes `content` the key's value, which expires at `expires_ms`, 0 for never.
+    /// Sets the key's value to `content`. The key expires at `expires_ms`, 0 for never.
     ///
     /// # Errors
-    /// [`Trouble`]: then the key is as it was.
+    /// [`Trouble`]: the key is unchanged.
     pub fn put(&mut self, content: Content<'_>, expires_ms: u64) -> Result<(), Trouble> {
         let (segments, value_bytes, mut arrived): (&[&[u8]], _, _) = match content {
             Content::Inline(segments) => {
@@ -384,10 +389,10 @@ impl<'a> LockedKey<'a> {
         Ok(())
     }
 
-    /// Changes when the key expires, 0 for never.
+    /// Changes the time at which the key expires, 0 for never.
     ///
     /// # Errors
-    /// [`Trouble`]: then the key is as it was.
+    /// [`Trouble`]: the key is unchanged.
     pub fn set_expiry(&mut self, expires_ms: u64) -> Result<(), Trouble> {
         let Some(old) = self.footer() else { return Ok(()) };
         let mut value = Vec::new();
@@ -396,7 +401,7 @@ impl<'a> LockedKey<'a> {
         self.replace(footer, &[&value])
     }
 
-    /// Puts another record in the place of the one that is there.
+    /// Replaces the key's record, if there is one, by another.
     fn replace(&mut self, footer: Footer, segments: &[&[u8]]) -> Result<(), Trouble> {
         let free = (!self.used).trailing_zeros();
         if free >= INDEXES {
@@ -448,7 +453,7 @@ impl<'a> LockedKey<'a> {
         self.used &= !(1 << self.index);
     }
 
-    /// Removes the key; whether it was there.
+    /// Removes the key. True if it existed.
     pub fn remove(&mut self) -> bool {
         let Some(record) = self.record.take() else { return false };
         let footer = record.footer;

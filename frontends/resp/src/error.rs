@@ -1,9 +1,9 @@
-//! Why a connection or a server ends.
+//! Errors that end a connection, or prevent the start of a server.
 
-/// What went wrong with a connection, or with starting the server.
+/// An error of a connection, or of the start of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no TLS with this peer.
+    /// TLS failed.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),
     /// The peer was too slow.

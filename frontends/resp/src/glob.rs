@@ -2,10 +2,10 @@
 
 /// Whether `text` matches `pattern`: `*`, `?`, `[a-z]`, `[^a]`, and `\` before a character that stands for itself.
 ///
-/// The time is at most the product of both lengths: of several stars only the last one goes back.
+/// The time is at most proportional to the product of both lengths: the search goes back only to the last star.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut position) = (0, 0);
-    // Where to go on when what follows the last star does not match: the pattern behind it, and the text.
+    // Where to continue if the pattern behind the last star does not match: the offset behind it, and one in the text.
     let mut back: Option<(usize, usize)> = None;
     while position < text.len() {
         if pattern.get(at) == Some(&b'*') {
@@ -24,7 +24,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|&byte| byte == b'*')
 }
 
-/// Matches one byte; where the pattern goes on.
+/// Matches one byte. Gives the offset of the rest of the pattern.
 fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     match *pattern.get(at)? {
         b'?' => Some(at + 1),
@@ -34,7 +34,7 @@ fn one(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     }
 }
 
-/// Matches a byte with a class that begins at `at`. A class that does not end reaches to the end of the pattern.
+/// Matches a byte against the class that begins at `at`. A class without an end reaches to the end of the pattern.
 fn class(pattern: &[u8], at: usize, byte: u8) -> Option<usize> {
     let mut at = at;
     let inverted = pattern.get(at) == Some(&b'^');

@@ -1,13 +1,13 @@
-//! Bytes that came and are not used up.
+//! Received bytes that are not decoded yet.
 
-/// Bytes of the buffer that a worker lends to the connection whose turn it is.
+/// Bytes of the buffer that a worker lends to a connection for its turn.
 pub const LENT_BYTES: usize = 256 << 10;
-/// Least bytes of a buffer that a connection has of its own.
+/// Smallest buffer that a connection has of its own, bytes.
 const OWN_BYTES_MIN: usize = 4 << 10;
 /// A buffer with less room than this grows before it is read into.
 const ROOM_MIN: usize = 4 << 10;
 
-/// What a connection has taken in. Between its turns it has memory only for a command that has come in part.
+/// The input buffer of a connection. Between turns it has memory only if a command has arrived in part.
 #[derive(Debug, Default)]
 pub struct Input {
     bytes: Vec<u8>,
@@ -16,12 +16,12 @@ pub struct Input {
 }
 
 impl Input {
-    /// What is there.
+    /// The received bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// Drops bytes from the front.
+    /// Removes bytes from the front.
     pub const fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         if self.start == self.end {
@@ -29,14 +29,14 @@ impl Input {
         }
     }
 
-    /// Drops `bytes` bytes from `at` on.
+    /// Removes `bytes` bytes from `at` on.
     pub fn cut(&mut self, at: usize, bytes: usize) {
         let from = self.start + at;
         self.bytes.copy_within(from + bytes..self.end, from);
         self.end -= bytes;
     }
 
-    /// Where the next bytes go; `wanted` of them are known to come.
+    /// The room for the next bytes. The peer is known to send `wanted` bytes.
     pub fn room(&mut self, wanted: usize) -> &mut [u8] {
         if self.start > 0 && self.bytes.len() - self.end < ROOM_MIN.max(wanted) {
             self.bytes.copy_within(self.start..self.end, 0);
@@ -49,23 +49,23 @@ impl Input {
         &mut self.bytes[self.end..]
     }
 
-    /// So many bytes have come into the room.
+    /// Notes that `bytes` bytes were read into the room.
     pub const fn filled(&mut self, bytes: usize) {
         self.end += bytes;
     }
 
-    /// Takes a worker's buffer for a turn, unless it has bytes of its own.
+    /// Takes a worker's buffer for a turn, unless there is an own buffer.
     pub fn lend(&mut self, spare: &mut Vec<u8>) {
         if self.bytes.is_empty() {
             std::mem::swap(&mut self.bytes, spare);
         }
     }
 
-    /// Gives it back; what is left moves to memory of its own.
+    /// Gives the worker's buffer back. The bytes that are left move to an own buffer.
     pub fn give_back(&mut self, spare: &mut Vec<u8>) {
         let left = self.end - self.start;
         if !spare.is_empty() {
-            // It was not lent. An own buffer goes with its last byte.
+            // Nothing was lent. An own buffer is freed when it is empty.
             if left == 0 {
                 self.bytes = Vec::new();
             }

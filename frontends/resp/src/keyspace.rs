@@ -1,8 +1,10 @@
-//! The databases of each client, and the pools that they lie in.
+//! The databases of each client, and their pools.
 //!
-//! A persistent database is a private pool with a mark: a value that tells which it is. So a client that moves to
-//! another daemon takes it along. An ephemeral one is a pool that only its client may join, because a get takes a
-//! value out of a private ephemeral pool.
+//! A persistent database is a private pool with a mark: a value with the number of the database. The mark moves with
+//! the
+//! client to another daemon. An ephemeral database is a shared pool that only its client may join, because a get
+//! removes
+//! the value from a private ephemeral pool.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -16,10 +18,10 @@ use crate::random::random;
 use crate::record::MARK_OBJECT;
 use crate::trouble::Trouble;
 
-/// What a mark begins with; then come the number of the database and the seed.
+/// The first bytes of a mark. The number of the database and the seed follow.
 const MARK: [u8; 16] = *b"spillway resp 1\0";
 const MARK_BYTES: usize = 32;
-/// High half of the UUID of an ephemeral database; the low one is the client and the number.
+/// The high half of the UUID of an ephemeral database. The low half is the client and the number.
 const UUID_HIGH: u64 = 0x5350_494c_4c52_4553;
 /// Most databases of a client.
 pub const DATABASES_MAX: u32 = 16;
@@ -38,7 +40,7 @@ impl Keyspace {
         self.databases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A database; its pool is made or found again when it is asked for first.
+    /// A database. The first call finds or makes its pool.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -70,7 +72,7 @@ impl Keyspace {
         self.lock().iter().flatten().cloned().collect()
     }
 
-    /// Opens the databases that an earlier daemon has left.
+    /// Opens the databases of an earlier daemon.
     fn reopen(&self) -> Result<(), Trouble> {
         for number in 0..DATABASES_MAX {
             if self.find(number)?.is_some() {
@@ -85,8 +87,9 @@ impl Keyspace {
     /// # Errors
     /// [`Trouble`] with the store.
     pub fn flush(&self, number: u32) -> Result<(), Trouble> {
-        // Until the new pool has taken the place of the old one, nobody finds this database without a pool and opens a
-        // second one.
+        // The lock is held until the new pool has replaced the old one. Otherwise another thread could find no pool,
+        // and
+        // open a second database.
         let mut databases = self.lock();
         let database = self.database_in(&mut databases, number)?;
         database.flush(|pool| {
@@ -130,7 +133,7 @@ impl Keyspace {
         }
     }
 
-    /// The pool and its seed, if it is marked as this database.
+    /// The pool and its seed, if its mark names this database.
     fn mark(&self, pool: &PoolInfo, number: u32) -> Option<(PoolId, u64)> {
         let value = self.store.inspect(pool.id, Key::new(MARK_OBJECT, 0)).ok()?;
         let mark: &[u8; MARK_BYTES] = value.tail().try_into().ok()?;
@@ -177,7 +180,7 @@ pub struct Keyspaces {
 }
 
 impl Keyspaces {
-    /// None yet, of `store`.
+    /// An empty set of databases in `store`.
     pub fn new(store: Arc<Store>, lifetime: Lifetime) -> Self {
         Self { store, lifetime, clients: Mutex::default() }
     }
@@ -204,7 +207,7 @@ impl Keyspaces {
         Arc::clone(self.lock().entry(client).or_insert_with(new))
     }
 
-    /// Opens what an earlier daemon has left, so that nobody who connects waits for it.
+    /// Opens the databases of an earlier daemon, so that clients need not wait for that.
     pub fn reopen(&self) {
         for client in self.store.clients() {
             if let Err(trouble) = self.of(client.id).reopen() {
@@ -213,17 +216,17 @@ impl Keyspaces {
         }
     }
 
-    /// All databases that are open. Those of clients that are gone are forgotten.
+    /// All databases that are open. It closes those of removed clients.
     pub fn open(&self) -> Vec<Arc<Database>> {
         let mut clients = self.lock();
         clients.retain(|client, _| self.store.statistics(*client).is_ok());
         let keyspaces: Vec<_> = clients.values().cloned().collect();
-        // One that is being gone through keeps nobody else waiting.
+        // A database that is being opened must not delay others.
         drop(clients);
         keyspaces.iter().flat_map(|keyspace| keyspace.open()).collect()
     }
 
-    /// Keys of all databases, and keys of those that expire.
+    /// The number of keys of all databases, and the number of those that expire.
     pub fn keys(&self) -> (u64, u64) {
         let open = self.open();
         let sum = |count: fn(&Database) -> u64| open.iter().map(|database| count(database)).sum();

@@ -1,8 +1,8 @@
 //! RESP2 and RESP3: the store as a key-value server for clients of Redis and Valkey.
 //!
 //! [`Server`] listens; a few threads serve all connections. [`Connection`] is the protocol without I/O and clocks:
-//! bytes and times go in, replies come out. The store holds everything of a key, as a record of its value, its
-//! name and its expiry; there is no other state (docs/adr/0028-keys-of-the-resp-front-end.md).
+//! bytes and times go in, replies come out. The store holds all data of a key, as a record of its value, its
+//! name and its expiry. There is no other state (docs/adr/0028-keys-of-the-resp-front-end.md).
 
 #![forbid(unsafe_code)]
 

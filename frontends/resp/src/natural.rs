@@ -1,17 +1,17 @@
-//! Natural numbers of any length, as far as reading and writing decimal fractions needs them.
+//! Natural numbers of any length, with the operations that reading and writing decimal fractions needs.
 
 use std::cmp::Ordering;
 
-/// Digits that fit one limb, and the number behind the last of them.
+/// The number of decimal digits that fit a limb.
 const DIGITS: usize = 9;
 const TEN_TO_DIGITS: u32 = 1_000_000_000;
 
-/// A natural number: limbs, least first, without zeros at the end.
+/// A natural number: 32-bit limbs, least significant first, without zeros at the end.
 #[derive(Clone, Debug, Default)]
 pub struct Natural(Vec<u32>);
 
 impl Natural {
-    /// A power of two times a number.
+    /// `number` * 2^`bits`.
     pub fn shifted(number: u64, bits: usize) -> Self {
         let mut natural = Self(vec![number as u32, (number >> 32) as u32]);
         natural.trim();
@@ -19,7 +19,7 @@ impl Natural {
         natural
     }
 
-    /// Multiplies by a number, and adds one.
+    /// Multiplies by `factor`, and adds `added`.
     pub fn times_plus(&mut self, factor: u32, added: u32) {
         let mut carry = u64::from(added);
         for limb in &mut self.0 {
@@ -32,18 +32,18 @@ impl Natural {
         }
     }
 
-    /// Multiplies by a power of ten.
+    /// Multiplies by 10^`exponent`.
     pub fn times_ten_to(&mut self, exponent: usize) {
         (0..exponent / DIGITS).for_each(|_| self.times_plus(TEN_TO_DIGITS, 0));
         self.times_plus(10_u32.pow((exponent % DIGITS) as u32), 0);
     }
 
-    /// Bits without leading zeros.
+    /// The number of bits without leading zeros.
     pub fn bits(&self) -> usize {
         self.0.last().map_or(0, |last| self.0.len() * 32 - last.leading_zeros() as usize)
     }
 
-    /// Multiplies by a power of two.
+    /// Multiplies by 2^`bits`.
     pub fn shift(&mut self, bits: usize) {
         if self.0.is_empty() {
             return;
@@ -52,7 +52,7 @@ impl Natural {
         self.0.splice(0..0, std::iter::repeat_n(0, bits / 32));
     }
 
-    /// Takes a number away that is not larger; whether it is not.
+    /// Subtracts `other` if it is not larger than `self`. True if it subtracted.
     fn take(&mut self, other: &Self) -> bool {
         if self.compare(other) == Ordering::Less {
             return false;
@@ -78,12 +78,13 @@ impl Natural {
         self.0.truncate(self.0.len() - zeros);
     }
 
-    /// `self` / `divisor` = quotient * 2^exponent, with 100 bits or more of the quotient. Its last bit is set too if there
-    /// is a rest. Neither number is zero.
+    /// The quotient and exponent with `self` / `divisor` = quotient * 2^exponent. The quotient has at least 100 bits.
+    /// Its last
+    /// bit is also set if there is a remainder. Neither number is zero.
     pub fn quotient(mut self, mut divisor: Self) -> (u128, i32) {
         const STEPS: usize = 102;
         let exponent = self.bits() as i32 - divisor.bits() as i32 - STEPS as i32;
-        // Both begin at the same bit.
+        // The highest bits of both are at the same position then.
         match exponent + STEPS as i32 {
             longer @ 0.. => divisor.shift(longer as usize),
             shorter => self.shift(shorter.unsigned_abs() as usize),
@@ -96,7 +97,7 @@ impl Natural {
         (quotient | u128::from(!self.0.is_empty()), exponent)
     }
 
-    /// In decimal.
+    /// The number in decimal digits.
     pub fn text(mut self) -> String {
         let mut parts = Vec::new();
         while !self.0.is_empty() {

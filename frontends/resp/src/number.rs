@@ -1,29 +1,29 @@
-//! Numbers as Redis reads, adds and writes them for INCRBYFLOAT: those of the x87, with 64 bits of mantissa.
+//! Numbers for INCRBYFLOAT, as Redis reads, adds and writes them: the x87 format, with a mantissa of 64 bits.
 
 use crate::natural::Natural;
 
-/// Most bytes of a number with a fraction.
+/// A text of this length or longer is no number, bytes.
 const TEXT_BYTES_MAX: usize = 5 << 10;
-/// Digits behind the point that a result keeps.
+/// Digits of a result after the decimal point.
 const FRACTION_DIGITS: usize = 17;
 /// Bits of a mantissa.
 const MANTISSA_BITS: i32 = 64;
-/// The exponent of the smallest number that is not 0, and the one that no number reaches.
+/// The exponent of the smallest number above 0, and the first power of two that is infinite.
 const EXPONENT_MIN: i32 = -16_445;
 const EXPONENT_END: i32 = 16_384;
-/// Decimal exponents beyond which all numbers are infinite, or 0, whatever their digits are.
+/// Numbers with a larger decimal exponent are infinite. Those below its negative are 0.
 const DECIMAL_END: i64 = 5000;
 
-/// Why there is no sum.
+/// The reason why there is no sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsummed {
-    /// One of them is no number.
+    /// One of the texts is no number.
     NoNumber,
-    /// The sum, or what is added, is infinite.
+    /// The sum or the increment is infinite.
     Infinite,
 }
 
-/// A number: mantissa * 2^exponent. The highest bit of the mantissa is set, but for the smallest numbers and 0.
+/// A number: mantissa * 2^exponent. The highest bit of the mantissa is set, except for subnormal numbers and 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Extended {
     negative: bool,
@@ -34,7 +34,7 @@ struct Extended {
 impl Extended {
     const ZERO: Self = Self { negative: false, mantissa: 0, exponent: EXPONENT_MIN };
 
-    /// The nearest number to `number` * 2^`exponent`, which is not 0. None if that is infinite, or 0.
+    /// The nearest number to `number` * 2^`exponent`. `number` is not 0. `None` if the result is infinite or 0.
     fn nearest(negative: bool, number: u128, exponent: i32) -> Option<Self> {
         let bits = (u128::BITS - number.leading_zeros()) as i32;
         let shift = (bits - MANTISSA_BITS).max(EXPONENT_MIN - exponent);
@@ -50,7 +50,7 @@ impl Extended {
         fits.then_some(Self { negative, mantissa: mantissa as u64, exponent })
     }
 
-    /// Reads what `strtold` reads. None if it is no number, infinite, or so small that it would be 0.
+    /// Parses a number like `strtold`. `None` if the text is no number, or if the number is infinite or rounds to 0.
     fn parse(text: &[u8]) -> Option<Self> {
         if text.len() >= TEXT_BYTES_MAX {
             return None;
@@ -71,7 +71,7 @@ impl Extended {
         let (high, low) =
             if self.exponent < other.exponent { (other, self) } else { (self, other) };
         let wide = |it: Self| u128::from(it.mantissa) << GUARD_BITS;
-        // The last of the bits below those that are kept says whether anything was there.
+        // The lowest guard bit is set if bits were shifted out.
         let distance = (high.exponent - low.exponent) as u32;
         let low_wide = wide(low).checked_shr(distance).unwrap_or(0);
         let lost = low_wide.checked_shl(distance).unwrap_or(0) != wide(low);
@@ -85,7 +85,7 @@ impl Extended {
         if sum == 0 { Some(Self::ZERO) } else { Self::nearest(negative, sum, exponent) }
     }
 
-    /// As `%.17Lf` writes it, without zeros at the end.
+    /// Formats the number like `%.17Lf`, without zeros at the end.
     fn write(self) -> String {
         let (whole, fraction) = if self.exponent >= 0 {
             (Natural::shifted(self.mantissa, self.exponent as usize).text(), String::new())
@@ -102,7 +102,7 @@ impl Extended {
     }
 }
 
-/// `number` / 2^`bits`, rounded to the nearest integer, to the even one of two that are as near.
+/// `number` / 2^`bits`, rounded to the nearest integer, ties to even.
 const fn shifted(number: u128, bits: u32) -> u128 {
     if bits >= u128::BITS {
         return 0;
@@ -112,8 +112,7 @@ const fn shifted(number: u128, bits: u32) -> u128 {
     if up { floor + 1 } else { floor }
 }
 
-/// Digits with at most one point among them, of which one at least must be there: the values, without the point, and how
-/// many of them are behind it.
+/// Parses one or more digits with at most one point. Gives the values of the digits, and how many follow the point.
 fn digits(text: &[u8], radix: u32) -> Option<(Vec<u8>, i64)> {
     let point = text.iter().position(|&byte| byte == b'.');
     let behind = point.map_or(0, |point| text.len() - point - 1);
@@ -124,7 +123,7 @@ fn digits(text: &[u8], radix: u32) -> Option<(Vec<u8>, i64)> {
     digits.filter(|digits| !digits.is_empty()).map(|digits| (digits, behind as i64))
 }
 
-/// What stands before an exponent's letter, and the exponent.
+/// Splits a text into the part before the exponent's letter, and the exponent.
 fn split(text: &[u8], letter: u8) -> Option<(&[u8], i64)> {
     let Some(end) = text.iter().position(|byte| byte.eq_ignore_ascii_case(&letter)) else {
         return Some((text, 0));
@@ -137,7 +136,7 @@ fn split(text: &[u8], letter: u8) -> Option<(&[u8], i64)> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    // Beyond this all exponents mean the same.
+    // All larger exponents have the same result.
     let add = |sum: i64, digit: &u8| (sum * 10 + i64::from(digit - b'0')).min(1 << 40);
     let exponent = digits.iter().fold(0, add);
     Some((&text[..end], if negative { -exponent } else { exponent }))
@@ -182,7 +181,7 @@ fn hexadecimal(negative: bool, text: &[u8]) -> Option<Extended> {
     if number == 0 {
         return Some(Extended::ZERO);
     }
-    // Beyond these all is infinite, or 0.
+    // Numbers beyond these exponents are infinite or 0.
     Extended::nearest(negative, number, exponent.clamp(-100_000, 100_000) as i32)
 }
 
@@ -196,7 +195,7 @@ fn is_infinity(text: &[u8]) -> bool {
 /// # Errors
 /// [`Unsummed`].
 pub fn sum(number: &[u8], increment: &[u8]) -> Result<String, Unsummed> {
-    // None for one that is infinite.
+    // `None` is infinity.
     let read = |text| match is_infinity(text) {
         true => Ok(None),
         false => Extended::parse(text).map(Some).ok_or(Unsummed::NoNumber),
@@ -229,7 +228,7 @@ mod tests {
             ("-0.5", "0.25", "-0.25"),
             ("1000", "-1", "999"),
             ("5.", "1", "6"),
-            // What the x87 rounds.
+            // Rounding of the x87.
             ("0", "123456789.987654321", "123456789.98765432099753525"),
             ("1e17", "5.0e-3", "100000000000000000.0078125"),
             ("123456789.987654321", "9223372036854775807", "9223372036978232597"),

@@ -1,4 +1,4 @@
-//! Going through a database that an earlier daemon has left: what a kill cut short is finished, keys are counted.
+//! Opening a database of an earlier daemon. It completes a change that a kill interrupted, and counts the keys.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -10,29 +10,29 @@ use crate::database::Database;
 use crate::record::{CHUNKS_BIT, Footer, MARK_OBJECT, Record};
 use crate::trouble::Trouble;
 
-/// Keys that are listed at a time.
+/// Keys that are listed by one call of the store.
 const LISTED: usize = 1024;
-/// Keys from which on a line tells how long it took.
+/// The least number of keys for a log line about the time.
 const TOLD_KEYS: u64 = 100_000;
 
-/// What a pass over a pool has found.
+/// The result of a pass over a pool.
 #[derive(Default)]
 struct Found {
     keys: u64,
     expiring: u64,
-    /// Objects of chunks that records name.
+    /// Objects of chunks to which records refer.
     named: HashSet<u64>,
-    /// Values that are chunks.
+    /// The keys of all chunks in the store.
     chunks: Vec<Key>,
 }
 
-/// Brings a database in order that nobody uses yet.
+/// Repairs a database and counts its keys, before any connection uses it.
 ///
 /// # Errors
 /// [`Trouble`] with the store.
 pub fn open(database: &Database) -> Result<(), Trouble> {
     if database.lifetime == Lifetime::Ephemeral {
-        // Its values are gone with the daemon that had them.
+        // Its values did not survive the earlier daemon.
         return Ok(());
     }
     let began = Instant::now();
@@ -48,7 +48,9 @@ pub fn open(database: &Database) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Counts the keys of a database that nobody changes meanwhile, and drops records of which there is a newer one.
+/// Counts the keys of a database, and removes records that a newer one replaces. No other thread may change the
+/// database
+/// meanwhile.
 ///
 /// # Errors
 /// [`Trouble`] with the store.
@@ -69,7 +71,7 @@ fn count(database: &Database) -> Result<Found, Trouble> {
 }
 
 impl Database {
-    /// Counts the keys anew, as after a restart.
+    /// Counts the keys again, as after a restart.
     ///
     /// # Errors
     /// [`Trouble`] with the store.
@@ -79,7 +81,7 @@ impl Database {
     }
 }
 
-/// Shows every key of the pool to `visit`, which may remove it.
+/// Calls `visit` with each key of the pool. `visit` may remove the key.
 fn each_key(
     database: &Database,
     mut visit: impl FnMut(Key) -> Result<(), Trouble>,
@@ -89,7 +91,7 @@ fn each_key(
     let mut from = None;
     loop {
         let listed = store.list_keys(pool, from, &mut keys)?;
-        // The last one comes again first, if it is still there.
+        // The list begins with the last key of the previous one, if it still exists.
         let passed = usize::from(from.is_some() && keys.first() == from.as_ref());
         let last = keys[..listed].last().copied();
         for &key in &keys[passed.min(listed)..listed] {
@@ -103,7 +105,7 @@ fn each_key(
 }
 
 impl Found {
-    /// Counts a record, unless another of its key is newer.
+    /// Counts a record. It removes the record if another of its key is newer, or if it is damaged.
     fn record(&mut self, database: &Database, pool: PoolId, key: Key) -> Result<(), Trouble> {
         let Some(footer) = newest(database, pool, key)? else {
             database.store.flush(pool, key);
@@ -118,7 +120,7 @@ impl Found {
     }
 }
 
-/// What the record at `at` says, if it is one and no other of the same key is newer.
+/// The footer of the record at `at`. `None` if there is no valid record, or if another of the same key is newer.
 fn newest(database: &Database, pool: PoolId, at: Key) -> Result<Option<Footer>, Trouble> {
     let store = &database.store;
     let Some(record) = Record::read(store.inspect(pool, at)?) else { return Ok(None) };
@@ -165,7 +167,7 @@ mod tests {
         value
     }
 
-    /// The record of a key, byte by byte, and where it lies.
+    /// The store's key and the bytes of a key's record.
     fn record(database: &Database, key: &[u8]) -> (Key, Vec<u8>) {
         let (store, object) = (&database.store, database.object(key));
         let index = store.used_indexes(database.pool(), object).trailing_zeros();
@@ -184,7 +186,7 @@ mod tests {
         let (at, old) = record(&database, b"a");
         set(&database, b"a", b"new", 9);
         set(&database, b"b", b"other", 0);
-        // The kill came before the old one went.
+        // As if killed before the removal of the old record.
         assert_eq!(database.store.put(database.pool(), at, &old), Put::Stored);
         open(&database).unwrap();
         assert_eq!(get(&database, b"a"), b"new");
@@ -207,7 +209,7 @@ mod tests {
         let used =
             |database: &Database| database.store.statistics(database.client).unwrap().used_pages;
         let before = used(&database);
-        // The kill came before the record was put.
+        // As if killed before the record was put.
         begun().keep();
         assert!(used(&database) > before);
         open(&database).unwrap();

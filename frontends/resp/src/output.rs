@@ -1,4 +1,4 @@
-//! Replies on their way to the client: bytes, and values that stay in the store until they have left.
+//! The queue of replies to a client: bytes, and values that stay in the store until they are sent.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -6,11 +6,12 @@ use std::io::{self, IoSlice};
 use spillway_store::LongGet;
 use spillway_wire::resp::{Encoder, Version};
 
-/// Replies that wait beyond which no further command is carried out, bytes.
+/// With this many waiting bytes of replies no further command is executed.
 const FULL_BYTES: usize = 256 << 10;
-/// Most parts that are sent by one call.
+/// Most parts that one call sends.
 const PARTS_MAX: usize = 256;
-/// A worker keeps no buffer with more room than this: what is full has less, and grew by doubling.
+/// The largest capacity of a buffer that a worker keeps, bytes. A buffer that is just full is smaller: buffers grow by
+/// doubling.
 const KEPT_BYTES: usize = 2 * FULL_BYTES;
 
 #[derive(Debug)]
@@ -22,15 +23,15 @@ enum Piece {
 /// Replies that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// What leaves first.
+    /// The pieces that are sent first.
     pieces: VecDeque<Piece>,
-    /// What comes behind the pieces, and is written to.
+    /// The bytes behind the pieces. Replies are appended here.
     tail: Vec<u8>,
-    /// Bytes of the first piece, or of the tail without pieces, that have left.
+    /// Bytes of the first piece that were sent; without pieces, bytes of the tail.
     sent: usize,
-    /// Bytes of all pieces that have not left.
+    /// Bytes of all pieces that are not sent yet.
     waiting: u64,
-    /// The version of replies.
+    /// The version of the protocol.
     pub version: Version,
 }
 
@@ -40,12 +41,12 @@ impl Output {
         Encoder::new(&mut self.tail, self.version)
     }
 
-    /// Where replies are written, for values that are copied in.
+    /// The buffer of replies, for values that are copied into it.
     pub const fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.tail
     }
 
-    /// Sends what is left of a value.
+    /// Appends a value in the store to the replies.
     pub fn push(&mut self, value: LongGet) {
         if !self.tail.is_empty() {
             self.waiting += self.tail_left() as u64;
@@ -56,33 +57,33 @@ impl Output {
         self.pieces.push_back(Piece::Value(value));
     }
 
-    /// Bytes behind the pieces that have not left.
+    /// Bytes of the tail that are not sent yet.
     fn tail_left(&self) -> usize {
         if self.pieces.is_empty() { self.tail.len() - self.sent } else { self.tail.len() }
     }
 
-    /// Whether nothing waits.
+    /// Whether no reply waits.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.tail_left() == 0
     }
 
-    /// Whether so much waits that the client should read first.
+    /// Whether so many bytes wait that the client must read first.
     pub fn is_full(&self) -> bool {
         self.waiting as usize + self.tail_left() >= FULL_BYTES
     }
 
-    /// Where the next reply begins, for [`Self::forget_from`].
+    /// The position of the next reply, for [`Self::forget_from`].
     pub fn mark(&self) -> (usize, usize) {
         (self.pieces.len(), self.tail.len())
     }
 
-    /// Takes back what was written since a mark, for a client that wants no replies.
+    /// Removes replies behind a mark, for a client that wants no replies.
     pub fn forget_from(&mut self, (pieces, tail): (usize, usize)) {
         if self.pieces.len() == pieces {
             self.tail.truncate(tail);
             return;
         }
-        // What was in the tail at the mark is the first of the new pieces.
+        // The first of the new pieces begins with the tail as it was at the mark.
         let mut new = self.pieces.split_off(pieces);
         self.tail.clear();
         if tail > 0
@@ -95,7 +96,7 @@ impl Output {
         self.waiting = if self.pieces.is_empty() { 0 } else { left - self.sent as u64 };
     }
 
-    /// Has `send` send what waits, until it takes no more. Whether all has left.
+    /// Calls `send` with the waiting bytes until it takes no more. True if all are sent.
     ///
     /// # Errors
     /// Those of `send`.
@@ -122,14 +123,16 @@ impl Output {
         Ok(true)
     }
 
-    /// Takes a worker's buffer for a turn, unless there is one with replies that wait.
+    /// Takes a worker's buffer for a turn, unless replies wait in an own one.
     pub fn lend(&mut self, spare: &mut Vec<u8>) {
         if self.tail.capacity() == 0 {
             std::mem::swap(&mut self.tail, spare);
         }
     }
 
-    /// Gives a buffer back once all replies have left: between its turns a connection has memory only for those that wait.
+    /// Gives the worker's buffer back if all replies are sent. Between turns a connection has memory only for replies
+    /// that
+    /// wait.
     pub fn give_back(&mut self, spare: &mut Vec<u8>) {
         if !self.is_empty() {
             return;
@@ -185,7 +188,7 @@ impl Output {
 }
 
 impl Piece {
-    /// Bytes of it that have not left, but for [`Output::sent`].
+    /// Bytes of the piece, including those that [`Output::sent`] counts.
     fn left(&self) -> usize {
         match self {
             Self::Bytes(bytes) => bytes.len(),
@@ -208,14 +211,14 @@ mod tests {
         assert!(!output.send(|_| Err(io::ErrorKind::WouldBlock.into())).unwrap());
         output.give_back(&mut spare);
         assert_eq!((output.bytes().as_slice(), spare.capacity()), (&b"reply"[..], 0));
-        // Another connection's turn, and this one's again.
+        // A turn of another connection, and one more of this one.
         spare = Vec::with_capacity(100);
         output.lend(&mut spare);
         assert_eq!(output.bytes().as_slice(), b"reply");
         assert!(output.send(|parts| Ok(parts[0].len())).unwrap());
         output.give_back(&mut spare);
         assert_eq!((output.bytes().capacity(), spare.capacity(), spare.len()), (0, room, 0));
-        // One that has grown too much goes.
+        // A buffer that has grown too much is freed.
         output.lend(&mut spare);
         output.bytes().reserve(KEPT_BYTES + 1);
         output.give_back(&mut spare);

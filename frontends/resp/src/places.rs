@@ -1,4 +1,4 @@
-//! The places of connections: who has one, and who gives way when there are too many.
+//! The slots of connections. If all are taken, a new connection replaces an unidentified one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use spillway_types::{ConnectionSlots, Peer, SlotLimits, SlotsFull};
 
 use crate::transport::Socket;
 
-/// How long newcomers wait at most for connections that gave way to end.
+/// Longest wait of a new connection for the end of replaced ones.
 const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The sockets of all connections, and their places.
+/// The sockets of all connections, and their slots.
 #[derive(Debug)]
 pub struct Places {
     open: Mutex<Open>,
-    /// Rung when one ends.
+    /// Notified when a connection ends.
     ended: Condvar,
 }
 
@@ -27,7 +27,7 @@ struct Open {
 }
 
 impl Places {
-    /// Of a server that has at most so many connections.
+    /// The slots of a server with at most `connections_max` connections.
     pub fn new(connections_max: usize) -> Self {
         let slots = ConnectionSlots::new(SlotLimits::quarters(connections_max));
         Self { open: Mutex::new(Open { sockets: HashMap::new(), slots }), ended: Condvar::new() }
@@ -37,31 +37,32 @@ impl Places {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place for a connection that has come. Whether another one, whose peer had not said who it is, gives way:
-    /// its socket is shut, and its worker notices. Those that gave way end within moments: a newcomer waits for that
-    /// rather than be refused.
+    /// Takes a slot for a new connection. True if an unidentified connection is replaced: its socket is shut down, and
+    /// its
+    /// worker notices that. A replaced connection ends within moments, so a new one waits for that instead of being
+    /// refused.
     ///
     /// # Errors
-    /// There is no place.
+    /// There is no free slot.
     pub fn enter(&self, id: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
         let waits = |open: &mut Open| open.slots.waits_for_ends();
         let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
         let mut open = waited.unwrap_or_else(PoisonError::into_inner).0;
         let gone = open.slots.enter(id, peer)?;
         if let Some(socket) = gone.and_then(|id| open.sockets.get(&id)) {
-            // It may have ended by itself.
+            // The peer may have closed the connection already.
             let _ = rustix::net::shutdown(&**socket, Shutdown::Both);
         }
         open.sockets.insert(id, Arc::clone(socket));
         Ok(gone.is_some())
     }
 
-    /// The connection's peer was let in.
+    /// Notes that the peer of a connection is identified.
     pub fn prove(&self, id: u64) {
         self.lock().slots.prove(id);
     }
 
-    /// The connection has ended.
+    /// Frees the slot of a connection that has ended.
     pub fn leave(&self, id: u64) {
         let mut open = self.lock();
         if open.sockets.remove(&id).is_some() {
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn newcomers_wait_for_those_that_gave_way_for_a_second_at_most() {
-        // Four places for peers that have proven nothing, one of them for each peer.
+        // Four slots for unidentified peers, one for each peer.
         let (places, peer) = (Places::new(16), Peer::User(1000));
         let socket = Arc::new(Socket::Unix(UnixStream::pair().unwrap().0));
         let enter = |id| places.enter(id, peer, &socket);

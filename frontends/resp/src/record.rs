@@ -1,11 +1,11 @@
-//! How a key lies in the store: a record of its value, its name and a footer.
+//! The form of a key in the store: a record of its value, its name and a footer.
 //!
 //! ```text
 //! record:  value | fill | key | footer                       stored under { hash of the key, a free index }
 //! chunks:  the pages of a value of more than 64 KiB, in parts of at most 16 MiB: the record has no value then
 //! ```
 //!
-//! The footer is last, so that the value begins at a page and what is asked most often lies together in the
+//! The footer is last, so that the value begins at a page. The data that is read most often lies together in the
 //! record's tail ([`spillway_store::Value::tail`]).
 
 use spillway_store::{PAGE_BYTES, Value};
@@ -20,28 +20,28 @@ pub const INLINE_BYTES_MAX: usize = 64 << 10;
 /// Longest value, bytes.
 pub const VALUE_BYTES_MAX: u64 = 512 << 20;
 
-/// Objects with this bit hold chunks; those without it records.
+/// Objects with this bit hold chunks; those without it hold records.
 pub const CHUNKS_BIT: u64 = 1 << 63;
-/// The object of what tells which database a pool is.
+/// The object of the mark that tells the number of a pool's database.
 pub const MARK_OBJECT: u64 = u64::MAX;
 
-/// What is known of a key beside its name and value.
+/// The data of a key beside its name and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footer {
     /// Bytes of the value.
     pub value_bytes: u64,
-    /// When the key expires, milliseconds since 1970; 0 for never.
+    /// The time at which the key expires, milliseconds since 1970; 0 for never.
     pub expires_ms: u64,
-    /// Of two records of one key that with the higher version counts.
+    /// The version of the record. Of two records of one key the one with the higher version counts.
     pub version: u64,
-    /// The object with the value's chunks; 0 when the value lies in the record.
+    /// The object with the value's chunks; 0 if the value lies in the record.
     pub chunks: u64,
     /// Bytes of the key.
     pub key_bytes: u32,
 }
 
 impl Footer {
-    /// As it is stored: the fields, and a checksum over them and the key.
+    /// The stored form: the fields, and a checksum over them and the key.
     pub fn encode(&self, key: &[u8]) -> [u8; FOOTER_BYTES] {
         let mut bytes = [0; FOOTER_BYTES];
         for (at, field) in
@@ -55,7 +55,7 @@ impl Footer {
         bytes
     }
 
-    /// Reads a footer at the end of `tail`; its checksum is looked at by [`Self::is_of`].
+    /// Reads a footer at the end of `tail`. [`Self::is_of`] verifies its checksum.
     pub fn decode(tail: &[u8]) -> Option<Self> {
         let bytes: &[u8; FOOTER_BYTES] = tail.last_chunk()?;
         let field = |at: usize| {
@@ -89,8 +89,8 @@ fn checksum(fields: &[u8], key: &[u8]) -> u32 {
     XxHash3_64::oneshot_with_seed(seed, key) as u32
 }
 
-/// Where the key begins in a record. The footer, and with it all but very long keys, lies behind the record's whole
-/// pages, and no record is a page or a number of them.
+/// The offset of the key in a record. The footer lies behind the record's whole pages; so does the key, unless it is
+/// very long. The length of a record is never a multiple of the page size.
 pub const fn key_offset(inline_bytes: usize, key_bytes: usize) -> usize {
     let behind = key_bytes + FOOTER_BYTES;
     if behind < PAGE_BYTES {
@@ -103,7 +103,7 @@ pub const fn key_offset(inline_bytes: usize, key_bytes: usize) -> usize {
     let over = (inline_bytes + key_bytes) % PAGE_BYTES;
     match over + FOOTER_BYTES < PAGE_BYTES {
         true => inline_bytes,
-        // The key ends where a page does.
+        // The key ends at the end of a page.
         false => inline_bytes + PAGE_BYTES - over,
     }
 }
@@ -111,13 +111,13 @@ pub const fn key_offset(inline_bytes: usize, key_bytes: usize) -> usize {
 /// A record that was looked up.
 #[derive(Debug)]
 pub struct Record<'a> {
-    /// What its footer says.
+    /// The footer of the record.
     pub footer: Footer,
     value: Value<'a>,
 }
 
 impl<'a> Record<'a> {
-    /// Makes sense of a stored value; none when it is no record.
+    /// Parses a stored value. `None` if it is no record.
     pub fn read(value: Value<'a>) -> Option<Self> {
         let footer = Footer::decode(value.tail())?;
         let key_bytes = footer.key_bytes as usize;
@@ -129,7 +129,7 @@ impl<'a> Record<'a> {
         (length == value.length()).then_some(Self { footer, value })
     }
 
-    /// Shows the key to `take`. `None` when the record's checksum is wrong.
+    /// Calls `take` with the key. `None` if the record's checksum is wrong.
     pub fn with_key<R>(&self, take: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let (tail, key_bytes) = (self.value.tail(), self.footer.key_bytes as usize);
         let mut long = Vec::new();
@@ -159,7 +159,7 @@ impl<'a> Record<'a> {
             && self.with_key(|own| own == key).unwrap_or(false)
     }
 
-    /// Appends the value's bytes from `from` to `to`, which lie in the record, to `out`.
+    /// Appends bytes `from` to `to` of the value in the record to `out`.
     pub fn copy(&self, from: usize, to: usize, out: &mut Vec<u8>) {
         let tail = self.value.tail();
         let pages = self.value.length() - tail.len();
@@ -181,7 +181,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Copies what lies at `at` of segments that stand one behind the other into `part`; zeros beyond their end.
+/// Fills `part` with the bytes from offset `at` of consecutive segments, and with zeros beyond their end.
 pub fn copy_segments(segments: &[&[u8]], at: usize, part: &mut [u8]) {
     let (mut at, mut filled) = (at, 0);
     for segment in segments {

@@ -1,4 +1,4 @@
-//! Listening, and the threads that serve.
+//! The server: it listens, and starts the threads that serve connections.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
@@ -25,19 +25,19 @@ use crate::sweep::{self, Sweep};
 use crate::transport::{Socket, Transport};
 use crate::worker::{Accepted, Inbox, Worker, unix_ms};
 
-/// Bytes of a thread's stack. It is locked in memory with the rest of the daemon.
+/// Bytes of a thread's stack. It is small because the daemon locks all its memory.
 const STACK_BYTES: usize = 256 << 10;
-/// Wait after the kernel had no descriptor or memory for a connection.
+/// Pause after the kernel had no descriptor or memory for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Time without a sign of life after which a TCP peer is asked for one.
+/// Idle time before the first keepalive probe of a TCP connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// Where connections come from.
+/// A source of connections.
 #[derive(Debug)]
 pub enum Listener {
     /// Processes of this host.
     Unix(UnixListener),
-    /// The network; inside TLS, if there are settings for that.
+    /// The network, with TLS if there are settings for it.
     Tcp(TcpListener, Option<ServerSettings>),
 }
 
@@ -50,7 +50,7 @@ impl AsFd for Listener {
     }
 }
 
-/// Listeners and their connections. They end when this is dropped.
+/// Listeners and their connections. A drop ends them.
 pub struct Server {
     shared: Arc<Shared>,
     inboxes: Arc<[Arc<Inbox>]>,
@@ -58,7 +58,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// Tells threads that wait for other things than connections to end.
+/// The signal that ends the acceptors and the sweeper.
 #[derive(Debug)]
 struct Stops {
     is_so: AtomicBool,
@@ -74,8 +74,7 @@ impl std::fmt::Debug for Server {
 }
 
 impl Server {
-    /// Starts to serve whoever comes by one of the listeners. Databases that an earlier daemon has left are opened
-    /// before.
+    /// Opens the databases of an earlier daemon, then starts to serve the connections of the listeners.
     ///
     /// # Errors
     /// The kernel has no thread or descriptor left.
@@ -115,12 +114,12 @@ impl Server {
         Ok(())
     }
 
-    /// What it has done.
+    /// The counters of the server.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
     }
 
-    /// What its connections share.
+    /// The state that the connections share.
     pub const fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -145,24 +144,24 @@ impl Stops {
         self.is_so.store(true, Ordering::Release);
         drop(locked);
         self.rung.notify_all();
-        // An eventfd that counts no further is ready as well.
+        // A write fails only if the eventfd's counter is full. The eventfd is readable then.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 
 impl Drop for Server {
-    /// Accepts no more and ends all connections; commands that have begun are carried out.
+    /// Stops the listeners and ends all connections. Commands that have begun are completed.
     fn drop(&mut self) {
         self.stops.ring();
         self.inboxes.iter().for_each(|inbox| inbox.stop());
         for thread in self.threads.drain(..) {
-            // One that has panicked has said so.
+            // A thread that panicked has written a message already.
             let _ = thread.join();
         }
     }
 }
 
-/// The thread that takes connections in.
+/// The thread that accepts connections.
 struct Acceptor {
     listener: Listener,
     shared: Arc<Shared>,
@@ -205,17 +204,17 @@ impl Acceptor {
         }
     }
 
-    /// Waits for a connection, or for the end.
+    /// Waits for a connection, or for the stop of the server.
     fn wait(&self) {
         let mut ready = [
             PollFd::new(&self.listener, PollFlags::IN),
             PollFd::new(&self.stops.wake, PollFlags::IN),
         ];
-        // Interrupted or not, the loop looks again.
+        // The loop checks again, also after an interruption.
         let _ = poll(&mut ready, None);
     }
 
-    /// Takes the next connection in. False when it was refused, or another one ended for it.
+    /// Accepts the next connection. False if it was refused, or if it replaced another.
     fn accept(&self) -> Result<bool, Error> {
         let mut described = Described { version: 2, began_ms: unix_ms(), ..Described::default() };
         let (socket, peer, origin, tls) = match &self.listener {
@@ -243,7 +242,7 @@ impl Acceptor {
         let socket = Arc::new(socket);
         let transport = Transport::new(Arc::clone(&socket), tls)?;
         let Ok(gave_way) = self.shared.places.enter(id, peer, &socket) else {
-            // The peer is told so if the socket takes it at once.
+            // The peer gets the error if the socket takes it at once.
             let _ = rustix::io::write(&*socket, b"-ERR max number of clients reached\r\n");
             return Ok(false);
         };
@@ -256,7 +255,7 @@ impl Acceptor {
     }
 }
 
-/// Makes a TCP socket fit for commands and replies.
+/// Sets the options of a TCP socket.
 fn prepare(stream: &TcpStream) -> Result<(), Error> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;

@@ -1,4 +1,4 @@
-//! Who a connection is, and what it has agreed on.
+//! The identity of a connection, and the settings that its commands change.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::keyspace::Keyspace;
 use crate::shared::{Described, Shared};
 use crate::trouble::Refused;
 
-/// A place among the client's connections, given back when this goes.
+/// An admitted connection of a client. A drop reports its end.
 pub struct Admission {
     access: Arc<dyn Access>,
-    /// Who was let in.
+    /// The client, and its limits.
     pub admitted: Admitted,
 }
 
@@ -35,61 +35,61 @@ impl Drop for Admission {
     }
 }
 
-/// Who a peer is before it says so itself.
+/// The identity of a peer before it authenticates.
 #[derive(Clone, Debug)]
 pub enum Origin {
     /// A process of this host, by its user and group.
     Process {
-        /// User.
+        /// The user's ID.
         uid: u32,
-        /// Group.
+        /// The group's ID.
         gid: u32,
-        /// Process.
+        /// The process's ID.
         pid: i32,
     },
-    /// A name that a certificate, or the configuration, vouches for.
+    /// A name from a certificate or from the configuration.
     Name(String),
-    /// Somebody who has to say who he is.
+    /// An unknown peer, which has to authenticate.
     Stranger,
 }
 
-/// Which replies are sent.
+/// The mode of CLIENT REPLY.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Replies {
-    /// All.
+    /// All replies are sent.
     #[default]
     On,
-    /// None.
+    /// No reply is sent.
     Off,
-    /// Not that of the next command.
+    /// The reply to the next command is not sent.
     Skip,
-    /// Not that of the command that is carried out.
+    /// The reply to the present command is not sent.
     Skipped,
 }
 
-/// A connection as the commands see it.
+/// The state of a connection that commands use.
 #[derive(Debug)]
 pub struct Session {
-    /// Its number.
+    /// The number of the connection.
     pub id: u64,
-    /// Who the peer was at first.
+    /// The identity of the peer before it authenticated.
     pub origin: Origin,
     admission: Option<Admission>,
     keyspace: Option<Arc<Keyspace>>,
-    /// The database that is selected; none for a stranger.
+    /// The selected database. `None` for an unauthenticated connection.
     pub database: Option<Arc<Database>>,
-    /// Its number.
+    /// The number of the database.
     pub number: u32,
-    /// What others are told of it.
+    /// The data that CLIENT LIST shows.
     pub described: Described,
-    /// Which replies are sent.
+    /// The mode of CLIENT REPLY.
     pub replies: Replies,
-    /// The connection ends when its replies have left.
+    /// The connection ends when its replies are sent.
     pub ends: bool,
 }
 
 impl Session {
-    /// A connection of somebody who has not been asked yet.
+    /// A session whose peer is not identified yet.
     pub const fn new(id: u64, origin: Origin, described: Described) -> Self {
         Self {
             id,
@@ -104,10 +104,10 @@ impl Session {
         }
     }
 
-    /// Lets the peer in by what is known of it without its saying so. It stays a stranger if that is nobody.
+    /// Admits the peer by its origin. A peer of unknown origin stays unauthenticated.
     ///
     /// # Errors
-    /// It may not have another connection, or its database can't be had.
+    /// The client may not have another connection, or its database can't be opened.
     pub fn begin(&mut self, shared: &Shared) -> Result<(), Refused> {
         self.leave();
         let origin = self.origin.clone();
@@ -117,18 +117,18 @@ impl Session {
             &Origin::Process { uid, gid, pid } => Identity::Peer { uid, gid, pid },
         };
         match Admission::ask(&shared.access, who) {
-            // It can say who it is.
+            // The peer can still authenticate.
             Err(Denied::Unknown) => Ok(()),
             Err(denied) => Err(refusal(denied)),
             Ok(admission) => self.admit(shared, admission, "default"),
         }
     }
 
-    /// Makes it a connection of the client that was let in, in the database of the same number.
+    /// Makes this a connection of the admitted client. The number of the database stays the same.
     fn admit(&mut self, shared: &Shared, admission: Admission, user: &str) -> Result<(), Refused> {
         let client = admission.admitted.client;
         let keyspace = shared.keyspaces.of(client);
-        // Before anything is changed: a connection has its client's database, or all is as it was.
+        // Before other changes: if this fails, the session is unchanged.
         self.database = Some(keyspace.database(self.number)?);
         self.described.client = Some(client);
         user.clone_into(&mut self.described.user);
@@ -139,16 +139,16 @@ impl Session {
         Ok(())
     }
 
-    /// Has others see what the connection is now.
+    /// Publishes the connection's description for CLIENT LIST.
     pub fn tell(&self, shared: &Shared) {
         shared.sessions.lock().insert(self.id, self.described.clone());
     }
 
-    /// Lets a user in by its password.
+    /// Authenticates a user by its password.
     ///
     /// # Errors
-    /// It is not known by these, may not have another connection, or its database can't be had. Then the connection is as
-    /// it was.
+    /// The name or password is wrong, the client may not have another connection, or its database can't be opened. The
+    /// session is unchanged.
     pub fn authenticate(
         &mut self,
         shared: &Shared,
@@ -165,17 +165,17 @@ impl Session {
         (self.described.client, self.described.number) = (None, 0);
     }
 
-    /// Changes the database.
+    /// Selects a database.
     ///
     /// # Errors
-    /// It can't be had.
+    /// The database can't be opened.
     pub fn select(&mut self, number: u32) -> Result<(), Refused> {
         self.database = Some(keyspace(self)?.database(number)?);
         (self.number, self.described.number) = (number, number);
         Ok(())
     }
 
-    /// Makes it as it was at first.
+    /// Resets the session to its state at the beginning.
     ///
     /// # Errors
     /// As for [`Self::begin`].
@@ -185,7 +185,7 @@ impl Session {
         self.begin(shared)
     }
 
-    /// What the client may have; nothing for a stranger.
+    /// The most bytes of the client's commands. `None` for an unauthenticated connection.
     pub fn bytes_max(&self) -> Option<u64> {
         let limits = self.admission.as_ref()?.admitted.limits;
         Some(limits.bytes_max / u64::from(limits.connections_max.max(1)))
@@ -195,7 +195,7 @@ impl Session {
 /// The databases of a connection's client.
 ///
 /// # Errors
-/// It has not said who it is.
+/// The connection is unauthenticated.
 pub fn keyspace(session: &Session) -> Result<&Arc<Keyspace>, Refused> {
     session.keyspace.as_ref().ok_or(Refused::line("NOAUTH Authentication required."))
 }

@@ -1,4 +1,4 @@
-//! What all connections of a server share.
+//! The state that all connections of a server share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,39 +12,39 @@ use crate::config::Config;
 use crate::keyspace::Keyspaces;
 use crate::places::Places;
 
-/// What CLIENT LIST tells of a connection.
+/// The description of a connection, for CLIENT LIST.
 #[derive(Clone, Debug, Default)]
 pub struct Described {
-    /// Whose connection it is.
+    /// The client that the connection belongs to. `None` if it is unauthenticated.
     pub client: Option<ClientId>,
-    /// The peer's address, and the own one.
+    /// The address of the peer, and that of the server.
     pub addresses: (String, String),
-    /// What the client calls the connection.
+    /// The name that the client gave to the connection.
     pub name: Vec<u8>,
     /// Name and version of the client's library.
     pub library: (Vec<u8>, Vec<u8>),
-    /// The user that it has authenticated as.
+    /// The user as whom the connection is authenticated.
     pub user: String,
-    /// The database that is selected.
+    /// The number of the selected database.
     pub number: u32,
     /// The version of the protocol.
     pub version: u32,
-    /// When it began, milliseconds since 1970.
+    /// The time at which the connection began, milliseconds since 1970.
     pub began_ms: u64,
 }
 
-/// The connections there are.
+/// The descriptions of all connections, by number.
 #[derive(Debug, Default)]
 pub struct Sessions(Mutex<BTreeMap<u64, Described>>);
 
 impl Sessions {
-    /// Locks them.
+    /// Locks the descriptions.
     pub fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Described>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What all connections count.
+/// The counters of all connections.
 #[derive(Debug, Default)]
 pub struct Counters {
     /// Connections that were accepted.
@@ -53,21 +53,21 @@ pub struct Counters {
     pub commands: AtomicU64,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 pub struct Shared {
     /// The databases of all clients.
     pub keyspaces: Keyspaces,
-    /// Who may come in.
+    /// Decides which peers are admitted.
     pub access: Arc<dyn Access>,
-    /// What the server was told.
+    /// The settings of the server.
     pub config: Config,
-    /// Their places.
+    /// The slots of the connections.
     pub places: Places,
-    /// The connections there are.
+    /// The descriptions of the connections.
     pub sessions: Sessions,
     /// Counters.
     pub counters: Counters,
-    /// When it began.
+    /// The time at which the server began.
     pub began: Instant,
 }
 
@@ -78,7 +78,7 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Of a server that does not listen yet.
+    /// The state of a server without connections.
     pub fn new(store: Arc<Store>, access: Arc<dyn Access>, config: Config) -> Self {
         Self {
             keyspaces: Keyspaces::new(store, config.lifetime),
@@ -92,10 +92,10 @@ impl Shared {
     }
 }
 
-/// What a server has done, and has.
+/// The statistics of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Connections there are.
+    /// Open connections.
     pub connections: u64,
     /// Connections that were accepted.
     pub accepted: u64,
@@ -103,18 +103,18 @@ pub struct Statistics {
     pub commands: u64,
     /// Keys of all databases.
     pub keys: u64,
-    /// Keys of those that expire.
+    /// Keys that expire, of all databases.
     pub expiring_keys: u64,
     /// Reads that found their key.
     pub hits: u64,
-    /// Reads that did not.
+    /// Reads that did not find their key.
     pub misses: u64,
     /// Keys that have expired.
     pub expired: u64,
 }
 
 impl Shared {
-    /// What the server has done, and has.
+    /// The statistics of the server.
     pub fn statistics(&self) -> Statistics {
         let (keys, expiring_keys) = self.keyspaces.keys();
         let mut statistics = Statistics {

@@ -12,12 +12,12 @@ use crate::walk::walk;
 
 /// Time between two sweeps.
 pub const PAUSE: Duration = Duration::from_millis(100);
-/// Longest time of a sweep; in total at most a tenth of a processor.
+/// Longest time of a sweep. All sweeps together use at most a tenth of a processor.
 const SWEEP: Duration = Duration::from_millis(10);
 /// Keys checked between two reads of the clock.
 const LOT: usize = 200;
 
-/// Where each database was left. Databases of which no key expires are passed over.
+/// The cursor of each database. Databases without keys that expire are skipped.
 #[derive(Debug, Default)]
 pub struct Sweep {
     cursors: HashMap<(u64, u32), u64>,
@@ -38,7 +38,7 @@ impl Sweep {
         for database in open {
             let cursor = self.cursors.entry((database.client.0, database.number)).or_default();
             let (began_its, mut first) = (Instant::now(), true);
-            // Once round is enough.
+            // One round over the database is enough.
             while (first || *cursor != 0) && began_its.elapsed() < share {
                 first = false;
                 match lot(&database, *cursor, now_ms) {

@@ -1,4 +1,4 @@
-//! How a connection's bytes travel: plain, or inside TLS.
+//! The transport of a connection: a socket, plain or with TLS.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -11,12 +11,12 @@ use spillway_tls::ServerSettings;
 
 use crate::error::Error;
 
-/// A socket that never waits.
+/// A non-blocking socket.
 #[derive(Debug)]
 pub enum Socket {
-    /// To a process of this host.
+    /// A socket to a process of this host.
     Unix(UnixStream),
-    /// To the network.
+    /// A socket to the network.
     Tcp(TcpStream),
 }
 
@@ -45,26 +45,26 @@ impl Write for &Socket {
     }
 }
 
-/// A socket, and what encrypts it.
+/// A socket, and its TLS connection if it is encrypted.
 pub struct Transport {
     socket: Arc<Socket>,
     tls: Option<Box<ServerConnection>>,
 }
 
 impl Transport {
-    /// A connection that is encrypted, if there are settings for that. Then the handshake is still to be made.
+    /// A transport over `socket`, encrypted if there are settings for TLS. An encrypted one still needs the handshake.
     ///
     /// # Errors
-    /// The settings make no sense.
+    /// The settings are invalid.
     pub fn new(socket: Arc<Socket>, tls: Option<&ServerSettings>) -> Result<Self, Error> {
         let connection = tls.map(ServerSettings::connection).transpose()?;
         Ok(Self { socket, tls: connection.map(Box::new) })
     }
 
-    /// Goes on with the handshake as far as the bytes that came allow. Whether it is done.
+    /// Continues the handshake with the bytes that have arrived. True if it is complete.
     ///
     /// # Errors
-    /// The peer is gone, or can't be agreed with.
+    /// The peer is gone, or the handshake failed.
     pub fn handshake(&mut self) -> Result<bool, Error> {
         let Some(tls) = &mut self.tls else { return Ok(true) };
         if tls.is_handshaking() {
@@ -77,7 +77,7 @@ impl Transport {
         Ok(push(tls, &self.socket)? && !tls.is_handshaking())
     }
 
-    /// The name in the peer's certificate, if it has shown one.
+    /// The name in the peer's certificate, if the peer has sent one.
     ///
     /// # Errors
     /// The certificate can't be read.
@@ -85,15 +85,15 @@ impl Transport {
         Ok(self.tls.as_deref().map(spillway_tls::name_of).transpose()?.flatten())
     }
 
-    /// Whether a read that gives less than there is room for has given all.
+    /// Whether the transport is a plain socket. Only then a short read means that no more bytes wait.
     pub const fn is_plain(&self) -> bool {
         self.tls.is_none()
     }
 
-    /// Reads what has come; 0 at the end.
+    /// Reads the bytes that have arrived; 0 at the end.
     ///
     /// # Errors
-    /// Those of the socket, among them that nothing has come.
+    /// Those of the socket, among them `WouldBlock` if no bytes have arrived.
     pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else { return (&*self.socket).read(into) };
         loop {
@@ -102,14 +102,15 @@ impl Transport {
                 read => return read,
             }
             if take_in(tls, &self.socket)? == 0 {
-                // Without TLS's own end somebody may have cut it.
+                // Without the closing alert of TLS an attacker may have cut the connection.
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }
     }
 
-    /// Reads what has come into several parts, one behind the other; 0 at the end. Only without TLS, which has it in one
-    /// part.
+    /// Reads the bytes that have arrived into several parts, in order; 0 at the end. Only for plain sockets: TLS has
+    /// the bytes
+    /// in one part.
     ///
     /// # Errors
     /// As for [`Self::read`].
@@ -118,10 +119,10 @@ impl Transport {
         Ok(rustix::io::readv(&self.socket, parts)?)
     }
 
-    /// Sends bytes; how many were taken. Inside TLS they have left when [`Self::flush`] has said so.
+    /// Sends bytes. Gives the number of bytes taken. With TLS they are sent only when [`Self::flush`] gives true.
     ///
     /// # Errors
-    /// Those of the socket, among them that it has no room.
+    /// Those of the socket, among them `WouldBlock` if it has no room.
     pub fn write(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let Some(tls) = &mut self.tls else {
             return Ok(match parts {
@@ -135,7 +136,7 @@ impl Transport {
         tls.writer().write_vectored(parts)
     }
 
-    /// Sends what was taken. Whether all has left.
+    /// Sends the bytes that were taken. True if all are sent.
     ///
     /// # Errors
     /// Those of the socket.
@@ -143,7 +144,7 @@ impl Transport {
         self.tls.as_mut().map_or(Ok(true), |tls| push(tls, &self.socket))
     }
 
-    /// Tells the peer that no more comes.
+    /// Sends the closing alert of TLS.
     pub fn end(&mut self) {
         if let Some(tls) = &mut self.tls {
             tls.send_close_notify();
@@ -153,18 +154,18 @@ impl Transport {
     }
 }
 
-/// Takes encrypted bytes from the socket; 0 at its end.
+/// Reads encrypted bytes from the socket; 0 at its end.
 fn take_in(tls: &mut ServerConnection, mut socket: &Socket) -> io::Result<usize> {
     let bytes = tls.read_tls(&mut socket)?;
     if let Err(error) = tls.process_new_packets() {
-        // The peer is told why, if there is room.
+        // The peer gets an alert with the reason, if there is room.
         let _ = push(tls, socket);
         return Err(io::Error::new(ErrorKind::InvalidData, error));
     }
     Ok(bytes)
 }
 
-/// Sends encrypted bytes. Whether all have left.
+/// Sends encrypted bytes. True if all are sent.
 fn push(tls: &mut ServerConnection, mut socket: &Socket) -> io::Result<bool> {
     while tls.wants_write() {
         match tls.write_tls(&mut socket) {

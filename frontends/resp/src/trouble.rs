@@ -1,10 +1,10 @@
-//! Why a command failed.
+//! Errors of commands.
 
 use std::borrow::Cow;
 
 use spillway_store::Refusal;
 
-/// Why a key can't be read or written.
+/// The reason why a key can't be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// There is no memory left.
@@ -19,7 +19,7 @@ pub enum Trouble {
     /// The pool is gone: the database was flushed, or the client removed.
     #[error("TRYAGAIN the database was flushed meanwhile")]
     Flushed,
-    /// There are too many keys with the same hash.
+    /// Too many keys have the same hash.
     #[error("ERR there are too many keys of the same hash")]
     Crowded,
     /// The store failed.
@@ -40,7 +40,7 @@ impl From<Refusal> for Trouble {
     fn from(reason: Refusal) -> Self {
         match reason {
             Refusal::AtTarget => Self::AtTarget,
-            // Lengths are checked before: a record fits always.
+            // Lengths are checked before. A record always fits.
             Refusal::NodeFull | Refusal::Length => Self::Full,
             Refusal::Frozen => Self::Moving,
             Refusal::NoPool => Self::Flushed,
@@ -48,23 +48,23 @@ impl From<Refusal> for Trouble {
     }
 }
 
-/// An error that a client is told: one line, with its code first.
+/// An error reply: one line that begins with its code.
 #[derive(Debug)]
 pub struct Refused(pub Cow<'static, [u8]>);
 
 impl Refused {
-    /// A line of its own.
+    /// An error with a fixed line.
     pub const fn line(line: &'static str) -> Self {
         Self(Cow::Borrowed(line.as_bytes()))
     }
 
-    /// A line that was put together.
+    /// An error with a composed line.
     pub fn told(line: impl Into<Vec<u8>>) -> Self {
         Self(Cow::Owned(line.into()))
     }
 
-    /// A line that quotes the client's argument, as Redis shows it: up to its first zero byte, without line ends around
-    /// the line.
+    /// An error that quotes an argument of the client, as Redis does: up to its first zero byte, and without line ends
+    /// around the line.
     pub fn quoting(before: &str, said: &[u8], behind: &str) -> Self {
         let line = [before.as_bytes(), until_zero(said), behind.as_bytes()].concat();
         let is_text = |byte: &u8| !matches!(byte, b'\r' | b'\n');

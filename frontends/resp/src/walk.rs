@@ -1,4 +1,4 @@
-//! Going through all keys of a database, a few at a time.
+//! Listing the keys of a database, a few at a time.
 
 use std::sync::atomic::Ordering;
 
@@ -8,14 +8,16 @@ use crate::database::{Database, INDEXES};
 use crate::record::{CHUNKS_BIT, Footer};
 use crate::trouble::Trouble;
 
-/// Keys that are listed at a time.
+/// Keys that are listed by one call of the store.
 const LISTED: usize = 256;
 
-/// Shows the names of keys behind a cursor to `visit`, until it says that it does not go on. Gives the next cursor, 0
-/// at the end.
+/// Calls `visit` with the name and footer of each key behind a cursor, until `visit` returns false. Gives the next
+/// cursor,
+/// 0 at the end.
 ///
-/// A cursor is the object up to which all keys have been shown, in the store's order, which stays the same as long as
-/// the store. A key's object never changes. So a key that is there from the first call to the last is shown.
+/// A cursor is the object up to which all keys are listed. The order is that of the store, which does not change. A
+/// key's
+/// object does not change either. So a key that exists from the first call to the last is listed.
 ///
 /// # Errors
 /// [`Trouble`] with the store.
@@ -25,7 +27,7 @@ pub fn walk(
     mut visit: impl FnMut(&[u8], &Footer) -> bool,
 ) -> Result<u64, Trouble> {
     let mut keys = [Key::new(0, 0); LISTED];
-    // No record has this index: what comes next lies behind the object.
+    // No record has this index: the next key lies behind the object.
     let mut from = (cursor != 0).then(|| Key::new(cursor, INDEXES));
     let mut object = cursor;
     loop {
@@ -50,7 +52,7 @@ pub fn walk(
     }
 }
 
-/// Keys of a database.
+/// The number of keys of a database.
 ///
 /// # Errors
 /// [`Trouble`] with the store.
@@ -58,7 +60,7 @@ pub fn count_keys(database: &Database) -> Result<u64, Trouble> {
     if database.lifetime == Lifetime::Persistent {
         return Ok(database.keys.load(Ordering::Relaxed));
     }
-    // Values that vanish are counted by nobody.
+    // Values may vanish without a change of the counter.
     let mut count = 0;
     walk(database, 0, |_, _| {
         count += 1;

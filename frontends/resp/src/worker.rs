@@ -20,13 +20,13 @@ use crate::session::Origin;
 use crate::shared::Shared;
 use crate::transport::Transport;
 
-/// Events that are taken at a time.
+/// Most events that one wait returns.
 const EVENTS: usize = 128;
 /// The event of the worker's own descriptor.
 const WAKE: u64 = u64::MAX;
-/// Reads of a connection before others have their turn.
+/// Reads of a connection in one turn, before other connections have theirs.
 const TURN_READS: usize = 8;
-/// Time between two looks for connections that wait for too long.
+/// Time between two checks for stalled connections, milliseconds.
 const TICK_MS: u64 = 1000;
 
 /// The system's clock, milliseconds since 1970.
@@ -38,21 +38,21 @@ pub fn unix_ms() -> u64 {
 pub struct Accepted {
     /// Its socket.
     pub transport: Transport,
-    /// Who it is, and what it says.
+    /// The state of its protocol.
     pub connection: Connection,
 }
 
-/// What others know of a worker.
+/// The part of a worker that other threads use.
 pub struct Inbox {
     wake: OwnedFd,
     new: Mutex<Vec<Accepted>>,
-    /// Connections that it has.
+    /// The number of its connections.
     pub count: AtomicUsize,
     stops: AtomicBool,
 }
 
 impl Inbox {
-    /// An empty one.
+    /// An empty inbox.
     ///
     /// # Errors
     /// There are no descriptors left.
@@ -62,7 +62,7 @@ impl Inbox {
         Ok(Self { wake, new, count, stops })
     }
 
-    /// Hands a connection over.
+    /// Hands a connection over to the worker.
     pub fn push(&self, accepted: Accepted) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.new.lock().unwrap_or_else(PoisonError::into_inner).push(accepted);
@@ -76,15 +76,15 @@ impl Inbox {
     }
 
     fn ring(&self) {
-        // An eventfd that counts no further is ready as well.
+        // A write fails only if the eventfd's counter is full. The eventfd is readable then.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
 
-/// What a connection waits for.
+/// The event that a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
-    /// Bytes.
+    /// Bytes of the peer.
     In,
     /// Room for replies.
     Out,
@@ -96,33 +96,33 @@ enum Wait {
 struct Served {
     transport: Transport,
     connection: Connection,
-    /// Whether TLS is agreed on, and the peer was asked who it is.
+    /// Whether the TLS handshake is complete, and the peer was identified by its origin.
     has_begun: bool,
-    /// What the kernel was told that it waits for.
+    /// The event that is registered with epoll.
     waits: Wait,
-    /// When something came or left last.
+    /// The time of the last received or sent byte, milliseconds since 1970.
     moved_ms: u64,
 }
 
-/// Buffers that a worker lends.
+/// The buffers that a worker lends to its connections.
 struct Spare {
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// A thread's connections.
+/// A thread that serves connections.
 pub struct Worker {
     shared: Arc<Shared>,
     inbox: Arc<Inbox>,
     epoll: OwnedFd,
     served: Vec<Option<Box<Served>>>,
     free: Vec<usize>,
-    /// Those whose turn was cut short.
+    /// Connections whose turn ended before their work did.
     again: Vec<usize>,
-    /// Buffers for the connection whose turn it is.
+    /// Buffers for the connection that has its turn.
     spare: Spare,
     ticked_ms: u64,
-    /// Lines about connections that fail.
+    /// Limits log lines about failed connections.
     failures: Seldom,
 }
 
@@ -152,7 +152,7 @@ impl Worker {
         })
     }
 
-    /// Serves until it is stopped.
+    /// Serves connections until [`Inbox::stop`] is called.
     pub fn run(mut self) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -205,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// Has a connection do what it can.
+    /// Gives a connection its turn.
     fn turn(&mut self, place: usize, now_ms: u64) {
         let Some(Some(served)) = self.served.get_mut(place) else { return };
         served.connection.input.lend(&mut self.spare.input);
@@ -249,7 +249,7 @@ impl Worker {
         self.free.push(place);
     }
 
-    /// Ends connections that wait for their peer for too long.
+    /// Ends connections whose peer is too slow.
     fn end_stalled(&mut self, now_ms: u64) {
         let config = &self.shared.config;
         let (handshake, stall) = (config.handshake_timeout, config.stall_timeout);
@@ -271,7 +271,7 @@ impl Worker {
 }
 
 impl Served {
-    /// Goes on until there is something to wait for; `None`: the connection is at its end.
+    /// Works until the connection has to wait. Gives the event to wait for; `None` at the end of the connection.
     fn turn(&mut self, shared: &Shared, now_ms: u64) -> Result<Option<Wait>, Error> {
         if !self.has_begun {
             let shaken = self.transport.handshake().inspect_err(|error| {
@@ -316,8 +316,9 @@ impl Served {
         Ok(Some(Wait::Turn))
     }
 
-    /// Reads what has come: a long value to where it is to lie, all else to the input. How many bytes came, and for how
-    /// many there was room.
+    /// Reads the bytes that have arrived: those of a long value directly into the store's memory, others into the
+    /// input.
+    /// Gives the number of bytes read, and the room there was.
     fn read(&mut self) -> io::Result<(usize, usize)> {
         let (transport, connection) = (&mut self.transport, &mut self.connection);
         if transport.is_plain() {
@@ -353,7 +354,7 @@ impl Served {
         Ok(())
     }
 
-    /// Sends replies; whether all have left.
+    /// Sends replies. True if all are sent.
     fn send(&mut self, now_ms: u64) -> Result<bool, Error> {
         let (transport, output) = (&mut self.transport, &mut self.connection.output);
         let mut moved = false;

@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// What all messages begin with.
+/// The header of all messages.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct MessageHeader {
@@ -89,7 +89,7 @@ pub(super) struct ReplyMessage {
     pub hash_length: u8,
     /// Reserved.
     pub reserved_1: u8,
-    /// Challenge valid (CVALID): 1 when there is one.
+    /// Challenge valid (CVALID): 1 if there is a challenge.
     pub challenge_valid: u8,
     /// Reserved.
     pub reserved_2: u8,
@@ -111,7 +111,7 @@ pub(super) struct Success1Message {
     pub hash_length: u8,
     /// Reserved.
     pub reserved_1: u8,
-    /// Response valid (RVALID): 1 when there is one.
+    /// Response valid (RVALID): 1 if there is a response.
     pub response_valid: u8,
     /// Reserved.
     pub reserved_2: [u8; 7],

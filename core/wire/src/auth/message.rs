@@ -22,32 +22,32 @@ const FAILURE1: u8 = 0xf1;
 
 /// The number of DH-HMAC-CHAP among authentication protocols.
 const PROTOCOL: u8 = 1;
-/// The reason of every failure; the explanation says more.
+/// The reason code of every failure. The explanation gives the details.
 const AUTHENTICATION_FAILURE: u8 = 1;
 
-/// What a host offers.
+/// The hashes and groups that a host offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiate<'a> {
     /// Numbers of hashes, in the order of preference.
     pub hashes: &'a [u8],
     /// Numbers of Diffie-Hellman groups, in the order of preference; 0 is none.
     pub groups: &'a [u8],
-    /// A secure channel is asked for afterwards.
+    /// The secure channel that the host asks for; 0 is none.
     pub secure_channel: u8,
 }
 
-/// What a controller wants proven.
+/// The challenge that the host must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Challenge<'a> {
-    /// Which hash.
+    /// The hash that the controller chose.
     pub hash: Hash,
-    /// Which group; 0 is none.
+    /// The group that the controller chose; 0 is none.
     pub group: u8,
     /// Sequence number, not 0.
     pub sequence: u32,
     /// Random bytes, as many as the hash has.
     pub challenge: &'a [u8],
-    /// The controller's part of the exchange.
+    /// The controller's Diffie-Hellman value.
     pub exchange: &'a [u8],
 }
 
@@ -56,22 +56,22 @@ pub struct Challenge<'a> {
 pub struct Reply<'a> {
     /// The response, as many bytes as the hash has.
     pub response: &'a [u8],
-    /// The host's own challenge and its sequence number, when the controller shall prove itself.
+    /// The host's own challenge and its sequence number, if the controller must authenticate, too.
     pub challenge: Option<(&'a [u8], u32)>,
-    /// The host's part of the exchange.
+    /// The host's Diffie-Hellman value.
     pub exchange: &'a [u8],
 }
 
-/// The host's proof holds.
+/// The controller accepts the host's proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Success1<'a> {
-    /// The controller's proof, when the host asked for it.
+    /// The controller's proof, if the host asked for it.
     pub response: Option<&'a [u8]>,
     /// Bytes of the hash.
     pub hash_bytes: u8,
 }
 
-/// Why it goes no further (Base 2.1, section 8.3.4.4.2, figure 736).
+/// The reason for a failure (Base 2.1, section 8.3.4.4.2, figure 736).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The proof is wrong.
@@ -84,9 +84,9 @@ pub enum Failure {
     Hash = 4,
     /// No group is usable.
     Group = 5,
-    /// A message makes no sense.
+    /// A message is malformed.
     Payload = 6,
-    /// A message does not come in this order.
+    /// A message came out of order.
     Order = 7,
 }
 
@@ -101,7 +101,7 @@ pub enum Message<'a> {
     Reply(Reply<'a>),
     /// From the controller.
     Success1(Success1<'a>),
-    /// From the host: the controller's proof holds.
+    /// From the host, which accepts the controller's proof.
     Success2,
     /// From the controller. The number of a [`Failure`].
     Failure1(u8),
@@ -110,10 +110,10 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a message and the transaction that it is of.
+    /// Decodes a message and the identifier of its transaction.
     ///
     /// # Errors
-    /// [`Error::Short`] when lengths in it reach beyond its end, [`Error::Field`] for what is not known.
+    /// [`Error::Short`] if lengths in the message reach beyond its end, [`Error::Field`] for an unknown value.
     pub fn decode(bytes: &'a [u8]) -> Result<(u16, Self), Error> {
         let start: &FailureMessage = prefix(bytes)?; // no message is shorter
         let header = start.header;
@@ -130,10 +130,10 @@ impl<'a> Message<'a> {
         Ok((header.transaction_identifier.get(), message))
     }
 
-    /// Writes the message to the start of `out`; how many bytes it takes.
+    /// Writes the message to the start of `out`. Gives its length, bytes.
     ///
     /// # Errors
-    /// [`Error::Short`] when `out` is; [`Error::Field`] for more than 30 hashes or groups.
+    /// [`Error::Short`] if `out` is too short; [`Error::Field`] for more than 30 hashes or groups.
     pub fn encode(&self, transaction: u16, out: &mut [u8]) -> Result<usize, Error> {
         let length = self.length()?;
         let room = out.len();
@@ -372,7 +372,7 @@ mod tests {
         }
     }
 
-    /// Messages as figures 731, 734, 739 and 742 to 745 have them; the fields have bytes of their own.
+    /// Messages as in figures 731, 734, 739 and 742 to 745. Each field has other bytes.
     #[test]
     fn messages_are_laid_out_as_the_figures_say() {
         let negotiate = Negotiate { hashes: &[1, 2], groups: &[0, 3, 4], secure_channel: 2 };
@@ -417,7 +417,7 @@ mod tests {
             let mut out = [0; 1024];
             let length = message.encode(1, &mut out).unwrap();
             for cut in 0..length {
-                // Only Success 1 without a proof says less than its length.
+                // Only Success 1 without a proof has more bytes than it needs.
                 if let Ok((_, read)) = Message::decode(&out[..cut]) {
                     assert_eq!(read, message, "cut at {cut}");
                 }

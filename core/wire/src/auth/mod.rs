@@ -8,7 +8,7 @@
 //!     <---------------------------- success 1: response, if the host asked
 //!  success 2, if it asked ------------------------------->   (the host checked it)
 //! ```
-//! Either side answers with a failure message where it does not go on.
+//! Either side may answer with a failure message, which ends the authentication.
 
 mod layout;
 mod message;
@@ -19,9 +19,9 @@ pub use message::{Challenge, Failure, Message, Negotiate, Reply, Success1};
 pub use response::{Proof, augment};
 pub use secret::{Secret, SecretError};
 
-/// Most bytes of a message here.
+/// Longest message, bytes.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
-/// Most bytes of a hash, and so of challenges, responses and keys.
+/// Longest hash, bytes. Challenges, responses and keys are as long.
 pub const HASH_BYTES_MAX: usize = 64;
 
 /// A hash function (Base 2.1, section 8.3.4.5.2, figure 740).
@@ -39,7 +39,7 @@ impl Hash {
     /// All of them, the strongest first.
     pub const ALL: [Self; 3] = [Self::Sha512, Self::Sha384, Self::Sha256];
 
-    /// Reads its number.
+    /// The hash of this number. `None` for an unknown one.
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::Sha256),

@@ -1,4 +1,4 @@
-//! What both sides compute from keys and challenges.
+//! The responses that both sides compute from keys and challenges.
 
 use hmac::digest::KeyInit;
 use hmac::{Hmac, Mac};
@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256, Sha384, Sha512};
 
 use super::{HASH_BYTES_MAX, Hash};
 
-/// HMAC of `parts` one after the other; the first [`Hash::bytes`] count.
+/// The HMAC of the concatenation of `parts`, in the first [`Hash::bytes`] bytes.
 pub(super) fn mac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> [u8; HASH_BYTES_MAX] {
     fn of<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> [u8; HASH_BYTES_MAX] {
         // HMAC takes keys of any length.
@@ -37,21 +37,21 @@ fn widen(bytes: &[u8]) -> [u8; HASH_BYTES_MAX] {
     wide
 }
 
-/// A challenge bound to the secret that a Diffie-Hellman exchange gave both sides.
+/// The augmented challenge: a challenge bound to the shared secret of a Diffie-Hellman exchange.
 pub fn augment(hash: Hash, shared: &[u8], challenge: &[u8]) -> [u8; HASH_BYTES_MAX] {
     mac(hash, &digest(hash, shared)[..hash.bytes()], &[challenge])
 }
 
-/// What a response is made of, but for the key.
+/// The input of a response, except for the key.
 #[derive(Clone, Copy, Debug)]
 pub struct Proof<'a> {
-    /// The hash that was agreed on.
+    /// The negotiated hash.
     pub hash: Hash,
-    /// The challenge, augmented when there is a group.
+    /// The challenge, augmented if there is a group.
     pub challenge: &'a [u8],
     /// The challenge's sequence number.
     pub sequence: u32,
-    /// The transaction.
+    /// The transaction identifier.
     pub transaction: u16,
     /// Name of the host.
     pub host: &'a str,
@@ -73,7 +73,7 @@ impl Proof<'_> {
     fn respond(&self, key: &[u8], role: &[u8], own: &str, peer: &str) -> [u8; HASH_BYTES_MAX] {
         let sequence = self.sequence.to_le_bytes();
         let transaction = self.transaction.to_le_bytes();
-        // The lone zero after the transaction says that no secure channel is to follow.
+        // The zero after the transaction means that no secure channel follows.
         let parts: [&[u8]; 8] = [
             self.challenge,
             &sequence,

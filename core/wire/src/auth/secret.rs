@@ -1,4 +1,4 @@
-//! Secrets as operators write them: `DHHC-1:hh:base64:`.
+//! Secrets in the form that operators configure: `DHHC-1:hh:base64:`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -6,13 +6,12 @@ use base64::engine::general_purpose::STANDARD;
 use super::response::mac;
 use super::{HASH_BYTES_MAX, Hash};
 
-/// A secret that a host or a controller must prove to know.
+/// A secret. A host or controller authenticates by it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     key: [u8; HASH_BYTES_MAX],
     key_bytes: usize,
-    /// The hash that makes the key that is used out of the secret and the owner's name; none uses the
-    /// secret as it is.
+    /// The hash that derives the key from the secret and the owner's name. `None`: the secret is the key.
     transform: Option<Hash>,
 }
 
@@ -22,7 +21,7 @@ impl core::fmt::Debug for Secret {
     }
 }
 
-/// Why a text is no secret. Nothing of the text is repeated.
+/// The reason why a text is no secret. It does not quote the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
     /// It does not look like `DHHC-1:hh:base64:`.
@@ -34,13 +33,13 @@ pub enum SecretError {
     /// The key does not have 32, 48 or 64 bytes, or not those that its hash has.
     #[error("a secret has 32, 48 or 64 bytes, as many as its hash")]
     Length,
-    /// The checksum is wrong: a typing mistake.
+    /// The checksum is wrong, as after a typing mistake.
     #[error("the checksum of the secret is wrong: it was not copied whole")]
     Checksum,
 }
 
 impl Secret {
-    /// Reads a secret (Base 2.1, section 8.3.4.5.8): the key and its CRC-32 in base64.
+    /// Parses a secret (Base 2.1, section 8.3.4.5.8): the key and its CRC-32 in base64.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -71,7 +70,7 @@ impl Secret {
         Ok(secret)
     }
 
-    /// The key that its owner, of the NVMe Qualified Name `nqn`, uses: the bytes and how many there are.
+    /// The key of the owner with the NVMe Qualified Name `nqn`: a buffer, and the length of the key in it.
     pub fn key_of(&self, nqn: &str) -> ([u8; HASH_BYTES_MAX], usize) {
         let key = &self.key[..self.key_bytes];
         match self.transform {

@@ -1,11 +1,11 @@
-//! The submission queue entries of fabrics commands, each as long as any other command's.
+//! The submission queue entries of fabrics commands.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::nvme::{Command, SglDescriptor, SubmissionQueueEntry, admin};
 
-/// What all fabrics commands begin with (Base 2.1, section 4.1.2, figures 94 and 95).
+/// The first fields of all fabrics commands (Base 2.1, section 4.1.2, figures 94 and 95).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FabricsCommand {
@@ -26,7 +26,7 @@ pub struct FabricsCommand {
 const _: () = assert!(size_of::<FabricsCommand>() == 40);
 
 impl FabricsCommand {
-    /// A command of a type, whose data is where the descriptor says.
+    /// A command of a type. The descriptor `data` locates its data.
     pub(super) fn new(fabrics_command_type: u8, id: u16, data: impl Into<SglDescriptor>) -> Self {
         Self {
             opcode: admin::FABRICS,
@@ -43,7 +43,7 @@ impl FabricsCommand {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct ConnectCommand {
-    /// What all fabrics commands have.
+    /// The fields of all fabrics commands.
     pub common: FabricsCommand,
     /// Record format (RECFMT).
     pub record_format: U16,
@@ -67,7 +67,7 @@ pub struct ConnectCommand {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PropertyGetCommand {
-    /// What all fabrics commands have.
+    /// The fields of all fabrics commands.
     pub common: FabricsCommand,
     /// Attributes (ATTRIB): property return size (PRS) in bits 2 to 0.
     pub attributes: u8,
@@ -83,7 +83,7 @@ pub struct PropertyGetCommand {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct PropertySetCommand {
-    /// What all fabrics commands have.
+    /// The fields of all fabrics commands.
     pub common: FabricsCommand,
     /// Attributes (ATTRIB): property update size (PUS) in bits 2 to 0.
     pub attributes: u8,
@@ -102,7 +102,7 @@ pub struct PropertySetCommand {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct AuthenticationCommand {
-    /// What all fabrics commands have.
+    /// The fields of all fabrics commands.
     pub common: FabricsCommand,
     /// Reserved.
     pub reserved_1: u8,
@@ -120,7 +120,7 @@ pub struct AuthenticationCommand {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DisconnectCommand {
-    /// What all fabrics commands have.
+    /// The fields of all fabrics commands.
     pub common: FabricsCommand,
     /// Record format (RECFMT).
     pub record_format: U16,

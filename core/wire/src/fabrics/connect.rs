@@ -8,18 +8,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmut
 use crate::Error;
 use crate::bytes::{prefix, put};
 
-/// The name of every discovery subsystem.
+/// The well-known name of discovery subsystems.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// Bytes of the field of a name; the name ends with a zero byte before its end.
+/// Bytes of the field of a name. A zero byte ends the name within the field.
 pub const NQN_BYTES: usize = 256;
-/// Most bytes of a name.
+/// Longest name, bytes.
 pub const NQN_BYTES_MAX: usize = 223;
 /// In Connect: any controller.
 pub const ANY_CONTROLLER: u16 = 0xffff;
 /// In Connect: any controller of the static model.
 pub const ANY_STATIC_CONTROLLER: u16 = 0xfffe;
 
-/// Bytes of what Connect sends.
+/// Bytes of the data of Connect.
 pub const CONNECT_DATA_BYTES: usize = size_of::<ConnectCommandData>();
 
 /// The data of a Connect command (Base 2.1, section 6.3, figure 546).
@@ -76,12 +76,12 @@ pub struct ConnectInvalidParameters {
 
 const _: () = assert!(size_of::<ConnectInvalidParameters>() == 8);
 
-/// What Connect sends, a [`ConnectCommandData`]: who asks, and for what.
+/// The data of Connect, a [`ConnectCommandData`]: the host, and the subsystem that it connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectData<'a> {
-    /// Names the host among those of one name.
+    /// The host identifier. It tells hosts of the same name apart.
     pub host_id: [u8; 16],
-    /// The controller: [`ANY_CONTROLLER`] for the admin queue, the given one for others.
+    /// The controller: [`ANY_CONTROLLER`] for the admin queue; for I/O queues the one that the admin queue got.
     pub controller: u16,
     /// Name of the subsystem.
     pub subsystem: &'a str,
@@ -90,16 +90,16 @@ pub struct ConnectData<'a> {
 }
 
 impl<'a> ConnectData<'a> {
-    /// Where the host id stands, for the result of a refused Connect.
+    /// The offset of the host id, for the result of a refused Connect.
     pub const HOST_ID_AT: u16 = offset_of!(ConnectCommandData, host_identifier) as u16;
-    /// Where the controller stands.
+    /// The offset of the controller.
     pub const CONTROLLER_AT: u16 = offset_of!(ConnectCommandData, controller_id) as u16;
-    /// Where the subsystem's name stands.
+    /// The offset of the subsystem's name.
     pub const SUBSYSTEM_AT: u16 = offset_of!(ConnectCommandData, nvm_subsystem_nqn) as u16;
-    /// Where the host's name stands.
+    /// The offset of the host's name.
     pub const HOST_AT: u16 = offset_of!(ConnectCommandData, host_nqn) as u16;
 
-    /// Reads it.
+    /// Decodes the data.
     ///
     /// # Errors
     /// [`Error::Short`]; [`Error::Field`] for a name that is empty, too long or not UTF-8.
@@ -113,10 +113,10 @@ impl<'a> ConnectData<'a> {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the data.
     ///
     /// # Errors
-    /// [`Error::Field`] for a name that is too long.
+    /// [`Error::Field`] for a name that is empty or too long.
     pub fn encode(&self) -> Result<[u8; CONNECT_DATA_BYTES], Error> {
         Ok(transmute!(ConnectCommandData {
             host_identifier: self.host_id,
@@ -129,7 +129,7 @@ impl<'a> ConnectData<'a> {
     }
 }
 
-/// A name in a field, zeros after it.
+/// The field of a name: the name, then zeros.
 fn encode_nqn(name: &str) -> Result<[u8; NQN_BYTES], Error> {
     if name.is_empty() || name.len() > NQN_BYTES_MAX {
         return Err(Error::Field("NQN"));
@@ -139,15 +139,14 @@ fn encode_nqn(name: &str) -> Result<[u8; NQN_BYTES], Error> {
     Ok(field)
 }
 
-/// Reads a name that ends with a zero byte.
+/// Decodes a name that ends with a zero byte. `None` if it is empty, too long or not UTF-8.
 pub fn decode_nqn(field: &[u8]) -> Option<&str> {
     let end = field.iter().position(|&byte| byte == 0)?;
     let name = core::str::from_utf8(&field[..end]).ok()?;
     (1..=NQN_BYTES_MAX).contains(&end).then_some(name)
 }
 
-/// The result of Connect, a [`ConnectResponse`]: the controller, and whether the host must authenticate
-/// before anything else.
+/// The result of Connect, a [`ConnectResponse`]: the controller, and whether the host must authenticate first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectResult {
     /// The controller.
@@ -157,7 +156,7 @@ pub struct ConnectResult {
 }
 
 impl ConnectResult {
-    /// Reads it from a completion's result.
+    /// Decodes the result of a completion.
     pub fn decode(result: u64) -> Self {
         let response: ConnectResponse = transmute!(U64::new(result));
         let required = response.authentication_and_security_requirements.get();
@@ -167,7 +166,7 @@ impl ConnectResult {
         }
     }
 
-    /// As it stands in a completion's result.
+    /// Encodes the result for a completion.
     pub fn encode(&self) -> u64 {
         let required = if self.authenticate { AUTHENTICATION_REQUIRED } else { 0 };
         let response: U64 = transmute!(ConnectResponse {
@@ -179,8 +178,8 @@ impl ConnectResult {
     }
 }
 
-/// The result of a Connect that was refused for a parameter of the command, or of its data, and the
-/// parameter's offset there.
+/// The result of a Connect with an invalid parameter: whether the parameter is in the data or in the command, and its
+/// offset there.
 pub fn invalid_parameter(in_data: bool, offset: u16) -> u64 {
     let response: U64 = transmute!(ConnectInvalidParameters {
         invalid_parameter_offset: offset.into(),

@@ -1,5 +1,4 @@
-//! Properties of a controller (Base 2.1, section 3.1.4), which hosts read and write by Property Get and
-//! Property Set.
+//! Properties of a controller (Base 2.1, section 3.1.4). Hosts access them by Property Get and Property Set.
 
 /// Offsets of properties (figure 33).
 pub mod property {
@@ -17,7 +16,7 @@ pub mod property {
     pub const CRTO: u32 = 0x68;
 }
 
-/// The version of NVMe that is spoken, as in the property VS (section 3.1.4.2, figure 37): 2.0.
+/// The version of NVMe, as in the property VS (section 3.1.4.2, figure 37): 2.0.
 pub const VERSION: u32 = 0x0002_0000;
 
 /// The property CAP, controller capabilities (section 3.1.4.1, figure 36).
@@ -65,7 +64,7 @@ impl ControllerConfiguration {
     /// I/O completion queue entry size (IOCQES), as a power of two.
     const COMPLETION_ENTRY_SIZE: u32 = 4 << 20;
 
-    /// What a host writes to enable a controller with all its command sets.
+    /// The value that enables a controller with all its command sets.
     pub const ENABLED: Self = Self(
         Self::ENABLE
             | Self::ALL_COMMAND_SETS

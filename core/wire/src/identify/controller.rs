@@ -112,7 +112,7 @@ pub struct IdentifyController {
 
 const _: () = assert!(size_of::<IdentifyController>() == 4096);
 
-/// What a controller is for.
+/// The type of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerKind {
     /// I/O.
@@ -121,12 +121,12 @@ pub enum ControllerKind {
     Discovery = 2,
 }
 
-/// The controller, as far as ours differ: an [`IdentifyController`].
+/// The fields of an [`IdentifyController`] in which Spillway's controllers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Controller<'a> {
-    /// Its id.
+    /// The controller's id.
     pub id: u16,
-    /// What it is for.
+    /// The type of the controller.
     pub kind: ControllerKind,
     /// The subsystem's serial number, ASCII, up to 20 bytes.
     pub serial: &'a str,
@@ -134,13 +134,13 @@ pub struct Controller<'a> {
     pub version: &'a str,
     /// Name of the subsystem.
     pub subsystem: &'a str,
-    /// Most bytes of data of a command: 4096 << this; 0 is no limit (MDTS).
+    /// The most bytes of data of a command are 4096 << `transfer_shift`; 0 is no limit (MDTS).
     pub transfer_shift: u8,
-    /// Asynchronous events that are told, as in feature 0Bh.
+    /// Asynchronous events that are reported, as in feature 0Bh.
     pub events: u32,
-    /// Event requests held, less one.
+    /// Most outstanding event requests, less one.
     pub event_requests: u8,
-    /// Commands under way in a queue at most.
+    /// Most outstanding commands of a queue.
     pub commands_max: u16,
     /// Highest namespace id, or number of namespaces (NN).
     pub namespaces_max: u32,
@@ -150,9 +150,9 @@ pub struct Controller<'a> {
     pub capsule_data_bytes: u32,
 }
 
-/// Keep alive timeouts are in steps of so many times 100 ms.
+/// The granularity of keep alive timeouts, units of 100 ms.
 const KEEP_ALIVE_STEPS: u16 = 1;
-/// Aborts at a time.
+/// Most outstanding Abort commands.
 const ABORTS_MAX: u8 = 4;
 /// Bytes of the unit in which sizes of capsules are given.
 const CAPSULE_UNIT: u32 = 16;
@@ -162,7 +162,7 @@ const SEVERAL_CONTROLLERS: u8 = 1 << 1;
 const COMMANDS_LOG: u8 = 1 << 1;
 /// Of LPA: log page extended data support (LPEDS), which is offsets in logs.
 const LOG_OFFSETS: u8 = 1 << 2;
-/// Of SGLS: SGLs are supported, without a demand on alignment.
+/// Of SGLS: SGLs are supported, without a requirement on alignment.
 const SGL_SUPPORTED: u32 = 1 << 0;
 /// Of SGLS: SGL address offset supported (SAOS), for data in the capsule.
 const SGL_OFFSETS: u32 = 1 << 20;
@@ -177,7 +177,7 @@ impl<'a> Controller<'a> {
     /// Bits of [`Self::block_commands`].
     pub const WRITE_ZEROES: u16 = 1 << 3;
 
-    /// The structure.
+    /// Encodes the structure.
     pub fn encode(&self) -> [u8; IDENTIFY_BYTES] {
         let mut controller = IdentifyController::new_zeroed();
         text(&mut controller.serial_number, self.serial);
@@ -207,10 +207,10 @@ impl<'a> Controller<'a> {
         transmute!(controller)
     }
 
-    /// Reads the structure.
+    /// Decodes the structure.
     ///
     /// # Errors
-    /// [`Error::Short`]; [`Error::Field`] for names that are no text.
+    /// [`Error::Short`]; [`Error::Field`] for names that are not UTF-8.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
         let controller: &IdentifyController = prefix(bytes)?;
         let capsule_units = controller.io_queue_command_capsule_supported_size.get();
@@ -237,12 +237,12 @@ impl<'a> Controller<'a> {
     }
 }
 
-/// Reads ASCII padded with spaces.
+/// Decodes ASCII padded with spaces.
 fn ascii(field: &[u8]) -> Result<&str, Error> {
     core::str::from_utf8(field).map(str::trim_end).map_err(|_| Error::Field("text"))
 }
 
-/// ASCII padded with spaces.
+/// Fills `field` with ASCII, padded with spaces.
 fn text(field: &mut [u8], text: &str) {
     field.fill(b' ');
     for (place, byte) in field.iter_mut().zip(text.bytes()) {
@@ -269,7 +269,7 @@ mod tests {
         capsule_data_bytes: 4096,
     };
 
-    /// All bytes that are not zero.
+    /// The test sets all bytes that are not zero.
     #[test]
     fn a_controller_is_laid_out_as_figure_312_says() {
         let mut bytes = [0; IDENTIFY_BYTES];

@@ -89,7 +89,7 @@ pub struct KvFormat {
     pub additional_format_options: u8,
     /// KV value max length, bytes.
     pub value_max_length: U32,
-    /// Max num keys; 0 when no maximum is indicated.
+    /// Max num keys; 0 if no maximum is indicated.
     pub max_num_keys: U32,
     /// Reserved.
     pub reserved_2: [u8; 4],
@@ -158,7 +158,7 @@ const _: () = assert!(size_of::<IndependentIdentifyNamespace>() == 4096);
 const THINLY_PROVISIONED: u8 = 1 << 0;
 /// Of NSFEAT: NPWG, NPWA, NPDG and NPDA are defined (OPTPERF).
 const PREFERRED_SIZES: u8 = 1 << 4;
-/// Of NMIC: shared namespace (SHRNS), which several controllers may reach.
+/// Of NMIC: shared namespace (SHRNS). Several controllers may be attached to it.
 const SHARED: u8 = 1 << 0;
 /// Of DLFEAT: deallocated blocks read as zeros.
 const READS_ZEROS: u8 = 1 << 0;
@@ -167,7 +167,7 @@ const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
 /// Of NSTAT: namespace ready (NRDY).
 const READY: u8 = 1 << 0;
 
-/// A block namespace, an [`IdentifyNamespace`]. Its blocks read as zeros after Deallocate, and Write Zeroes may deallocate.
+/// A block namespace, an [`IdentifyNamespace`]. Its blocks read as zeros after Deallocate. Write Zeroes may deallocate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockNamespace {
     /// Length, blocks.
@@ -179,7 +179,7 @@ pub struct BlockNamespace {
 }
 
 impl BlockNamespace {
-    /// The structure.
+    /// Encodes the structure.
     pub fn encode(&self) -> [u8; IDENTIFY_BYTES] {
         let mut namespace = IdentifyNamespace::new_zeroed();
         namespace.namespace_size = self.blocks.into();
@@ -188,7 +188,7 @@ impl BlockNamespace {
         namespace.namespace_features = THINLY_PROVISIONED | PREFERRED_SIZES;
         namespace.multi_path_and_sharing_capabilities = SHARED;
         namespace.deallocate_logical_block_features = READS_ZEROS | WRITE_ZEROES_DEALLOCATES;
-        // The preferred sizes are pages.
+        // The preferred size is a page.
         let page = (4096u32 >> self.block_shift).saturating_sub(1) as u16;
         namespace.preferred_write_granularity = page.into();
         namespace.preferred_write_alignment = page.into();
@@ -198,7 +198,7 @@ impl BlockNamespace {
         transmute!(namespace)
     }
 
-    /// Reads the structure.
+    /// Decodes the structure.
     ///
     /// # Errors
     /// [`Error::Short`]; [`Error::Field`] for a block of more than 64 KiB or less than 512 bytes.
@@ -217,19 +217,19 @@ impl BlockNamespace {
     }
 }
 
-/// A key-value namespace, a [`KvIdentifyNamespace`]: a pool.
+/// A pool as a key-value namespace, a [`KvIdentifyNamespace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolNamespace {
-    /// Bytes that it may hold; 2^64 - 1 when nothing limits it.
+    /// Bytes that the pool may hold; 2^64 - 1 without a limit.
     pub bytes: u64,
-    /// Bytes that it holds.
+    /// Bytes that the pool holds.
     pub used_bytes: u64,
-    /// Most bytes of a value.
+    /// Longest value, bytes.
     pub value_bytes_max: u32,
 }
 
 impl PoolNamespace {
-    /// The structure.
+    /// Encodes the structure.
     pub fn encode(&self) -> [u8; IDENTIFY_BYTES] {
         let mut namespace = KvIdentifyNamespace::new_zeroed();
         namespace.namespace_size = self.bytes.into();
@@ -241,7 +241,7 @@ impl PoolNamespace {
         transmute!(namespace)
     }
 
-    /// Reads the structure.
+    /// Decodes the structure.
     ///
     /// # Errors
     /// [`Error::Short`].
@@ -255,8 +255,7 @@ impl PoolNamespace {
     }
 }
 
-/// What is told of a namespace of any command set: that it is ready, and whether several controllers may
-/// reach it.
+/// The structure of a namespace of any command set: it is ready, and several controllers may be attached if `shared`.
 pub fn namespace_of_any(shared: bool) -> [u8; IDENTIFY_BYTES] {
     let mut namespace = IndependentIdentifyNamespace::new_zeroed();
     namespace.common_namespace_features = THINLY_PROVISIONED;
@@ -269,7 +268,7 @@ pub fn namespace_of_any(shared: bool) -> [u8; IDENTIFY_BYTES] {
 mod tests {
     use super::*;
 
-    /// All bytes that are not zero.
+    /// The test sets all bytes that are not zero.
     #[test]
     fn a_block_namespace_is_laid_out_as_figure_97_says() {
         let namespace = BlockNamespace {
@@ -297,7 +296,7 @@ mod tests {
         );
     }
 
-    /// All bytes that are not zero.
+    /// The test sets all bytes that are not zero.
     #[test]
     fn a_pool_is_laid_out_as_figures_36_and_37_say() {
         let pool = PoolNamespace {
@@ -314,7 +313,7 @@ mod tests {
         assert_eq!(PoolNamespace::decode(&bytes), Ok(pool));
     }
 
-    /// All bytes that are not zero.
+    /// The test sets all bytes that are not zero.
     #[test]
     fn a_namespace_of_any_set_is_laid_out_as_figure_319_says() {
         let mut bytes = [0; IDENTIFY_BYTES];

@@ -28,7 +28,7 @@ pub struct KeyDataStructure {
 
 const _: () = assert!(size_of::<KeyDataStructure>() == 16);
 
-/// A list of keys, as List gives it: their number, then a [`KeyDataStructure`] of each (Key Value Command
+/// A list of keys, the data of List: the number of keys, then a [`KeyDataStructure`] of each (Key Value Command
 /// Set 1.0, section 3.2.2, figure 15).
 #[derive(Debug)]
 pub struct KeyList<'a> {
@@ -38,7 +38,7 @@ pub struct KeyList<'a> {
 }
 
 impl<'a> KeyList<'a> {
-    /// An empty list in `bytes`, which are at least 4.
+    /// An empty list in `bytes`, at least 4 bytes.
     ///
     /// # Errors
     /// [`Error::Short`].
@@ -50,17 +50,17 @@ impl<'a> KeyList<'a> {
         Ok(Self { bytes, used: HEADER_BYTES, keys: 0 })
     }
 
-    /// Bytes that a list of `keys` takes.
+    /// The length of a list of `keys` keys, bytes.
     pub const fn bytes(keys: usize) -> usize {
         HEADER_BYTES + keys * ENTRY_BYTES
     }
 
-    /// How many keys fit in `bytes`.
+    /// The number of keys that fit into `bytes` bytes.
     pub const fn room(bytes: usize) -> usize {
         bytes.saturating_sub(HEADER_BYTES) / ENTRY_BYTES
     }
 
-    /// Adds a key; whether there was room.
+    /// Adds a key. False if there is no room.
     pub fn push(&mut self, key: Key) -> bool {
         let Some(entry) = self.bytes.get_mut(self.used..self.used + ENTRY_BYTES) else {
             return false;
@@ -78,10 +78,10 @@ impl<'a> KeyList<'a> {
         true
     }
 
-    /// Reads the keys of a list.
+    /// Decodes the keys of a list.
     ///
     /// # Errors
-    /// [`Error::Short`] when there are fewer bytes than the count says, [`Error::Field`] for a key of
+    /// [`Error::Short`] if there are fewer bytes than the number of keys needs, [`Error::Field`] for a key of
     /// another length.
     pub fn decode(bytes: &[u8]) -> Result<impl Iterator<Item = Result<Key, Error>>, Error> {
         let count: &U32 = prefix(bytes)?;

@@ -1,4 +1,4 @@
-//! The data of Spillway's own commands: pools and counters.
+//! The data of vendor-specific commands: pools and counters.
 
 use spillway_types::{PoolSpec, PoolSpecError, Statistics};
 use zerocopy::little_endian::{U32, U64, U128};
@@ -13,11 +13,11 @@ use crate::bytes::prefix;
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct CreatePoolData {
-    /// Flags of the pool, as tmem has them.
+    /// Flags of the pool, as in tmem.
     pub flags: U32,
     /// Reserved.
     pub reserved: [u8; 4],
-    /// UUID of a shared pool, in the order in which it is written; else 0.
+    /// UUID of a shared pool, in the order of its text form; otherwise 0.
     pub uuid: big_endian::U128,
 }
 
@@ -29,36 +29,36 @@ const _: () = assert!(size_of::<CreatePoolData>() == 24);
 pub struct PoolEntryData {
     /// Number: the namespace id.
     pub number: U32,
-    /// Flags of the pool, as tmem has them.
+    /// Flags of the pool, as in tmem.
     pub flags: U32,
-    /// UUID of a shared pool, in the order in which it is written; else 0.
+    /// UUID of a shared pool, in the order of its text form; otherwise 0.
     pub uuid: big_endian::U128,
-    /// Pages that it holds.
+    /// Pages that the pool holds.
     pub pages: U64,
-    /// What tells it from every other pool that there was or will be.
+    /// A number that no other pool has or gets.
     pub identity: U128,
 }
 
 const _: () = assert!(size_of::<PoolEntryData>() == 48);
 
-/// What Create Pool sends, a [`CreatePoolData`].
+/// The data of Create Pool, a [`CreatePoolData`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreatePool(pub PoolSpec);
 
 impl CreatePool {
-    /// Bytes of it.
+    /// The length of the encoded structure, bytes.
     pub const BYTES: usize = size_of::<CreatePoolData>();
 
-    /// Reads it.
+    /// Decodes the structure.
     ///
     /// # Errors
-    /// What is wrong with the flags.
+    /// [`PoolSpecError`] for invalid flags.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, PoolSpecError> {
         let data: &CreatePoolData = transmute_ref!(bytes);
         PoolSpec::from_flags(data.flags.get(), data.uuid.get()).map(Self)
     }
 
-    /// Its bytes.
+    /// Encodes the structure.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         transmute!(CreatePoolData {
             flags: self.0.flags().into(),
@@ -68,29 +68,29 @@ impl CreatePool {
     }
 }
 
-/// One pool of List Pools, a [`PoolEntryData`].
+/// A pool in the data of List Pools, a [`PoolEntryData`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolEntry {
-    /// Its number: its namespace id.
+    /// The number of the pool: its namespace id.
     pub number: u32,
-    /// Of what kind it is.
+    /// The kind of the pool.
     pub spec: PoolSpec,
-    /// Pages that it holds.
+    /// Pages that the pool holds.
     pub pages: u64,
-    /// Tells it from every other pool that there was or will be, also in a store that was restarted
-    /// empty: the store's own random number in the high half, its name of the pool in the low one. A
-    /// client that reconnects compares it, because numbers come again.
+    /// A number that no other pool has or gets, also in a store that was restarted empty: the store's
+    /// random number in the high half, its name of the pool in the low one. A client that reconnects
+    /// compares it, because the numbers of pools are reused.
     pub identity: u128,
 }
 
 impl PoolEntry {
-    /// Bytes of it.
+    /// The length of the encoded structure, bytes.
     pub const BYTES: usize = size_of::<PoolEntryData>();
 
-    /// Reads it.
+    /// Decodes the structure.
     ///
     /// # Errors
-    /// [`Error::Short`], [`Error::Field`] for flags that mean nothing.
+    /// [`Error::Short`], [`Error::Field`] for invalid flags.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let data: &PoolEntryData = prefix(bytes)?;
         Ok(Self {
@@ -102,7 +102,7 @@ impl PoolEntry {
         })
     }
 
-    /// Its bytes.
+    /// Encodes the structure.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         transmute!(PoolEntryData {
             number: self.number.into(),
@@ -118,7 +118,7 @@ impl PoolEntry {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct StatisticsData {
-    /// Puts asked for.
+    /// Puts requested.
     pub puts: U64,
     /// Puts that stored their value.
     pub puts_stored: U64,
@@ -128,7 +128,7 @@ pub struct StatisticsData {
     pub puts_refused_node_full: U64,
     /// Puts refused for another reason.
     pub puts_refused_other: U64,
-    /// Gets asked for.
+    /// Gets requested.
     pub gets: U64,
     /// Gets that found a value.
     pub hits: U64,
@@ -142,7 +142,7 @@ pub struct StatisticsData {
     pub used_pages: U64,
     /// Pages that may be held.
     pub target_pages: U64,
-    /// Pages set aside.
+    /// Pages reserved.
     pub reserved_pages: U64,
 }
 
@@ -151,7 +151,7 @@ const _: () = assert!(size_of::<StatisticsData>() == 104);
 /// Bytes of a client's counters.
 pub const STATISTICS_BYTES: usize = size_of::<StatisticsData>();
 
-/// A client's counters as bytes.
+/// Encodes a client's counters.
 pub fn encode_statistics(statistics: &Statistics) -> [u8; STATISTICS_BYTES] {
     transmute!(StatisticsData {
         puts: statistics.puts.into(),
@@ -170,7 +170,7 @@ pub fn encode_statistics(statistics: &Statistics) -> [u8; STATISTICS_BYTES] {
     })
 }
 
-/// Reads a client's counters.
+/// Decodes a client's counters.
 ///
 /// # Errors
 /// [`Error::Short`].

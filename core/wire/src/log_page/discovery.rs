@@ -26,7 +26,7 @@ pub struct DiscoveryLogHeader {
     pub discovery_log_page_flags: u8,
     /// Reserved.
     pub reserved_1: u8,
-    /// Total discovery log page length (TDLPL), bytes; 0 when it is not reported.
+    /// Total discovery log page length (TDLPL), bytes; 0 if it is not reported.
     pub total_discovery_log_page_length: U32,
     /// Reserved.
     pub reserved_2: [u8; 1000],
@@ -82,14 +82,14 @@ pub struct DiscoveryLogPageEntry {
 
 const _: () = assert!(size_of::<DiscoveryLogPageEntry>() == 1024);
 
-/// An entry of the discovery log, a [`DiscoveryLogPageEntry`]: a subsystem that speaks NVMe/TCP.
+/// An entry of the discovery log, a [`DiscoveryLogPageEntry`]: a subsystem over NVMe/TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryEntry {
     /// Name of the subsystem.
     pub subsystem: String,
-    /// Where it is.
+    /// The address and port of the subsystem.
     pub address: SocketAddr,
-    /// Whether it is reached by TLS 1.3 only.
+    /// Whether the subsystem requires TLS 1.3.
     pub secure: bool,
 }
 
@@ -110,12 +110,12 @@ const FAMILY_IPV4: u8 = 1;
 const FAMILY_IPV6: u8 = 2;
 const SUBTYPE_NVM: u8 = 2;
 const SECURE_CHANNEL: u8 = 1;
-/// NVMe over Fabrics 1.1a, Figure 9 (TREQ): whether there is a secure channel is not specified. "Not required" would be
-/// closer, but nvme-cli takes it for an offer of TLS, and its connect-all fails for want of a key.
+/// A secure channel is not specified (NVMe over Fabrics 1.1a, figure 9, TREQ). "Not required" would be more exact, but
+/// nvme-cli then tries TLS, and its connect-all fails without a key.
 const CHANNEL_NOT_SPECIFIED: u8 = 0;
 const NO_SECURITY: u8 = 0;
 const TLS_13: u8 = 2;
-/// Least entries of an admin queue.
+/// The smallest admin queue, entries.
 const ADMIN_QUEUE_ENTRIES: u16 = 32;
 
 /// The discovery log's generation and number of entries, from its header.
@@ -151,7 +151,7 @@ impl DiscoveryEntry {
         entry
     }
 
-    /// Reads an entry; `None` for one that is no NVM subsystem over TCP.
+    /// Decodes an entry. `None` if it is no NVM subsystem over TCP.
     ///
     /// # Errors
     /// [`Error::Short`]; [`Error::Field`] for a bad name or address.
@@ -173,7 +173,7 @@ impl DiscoveryEntry {
     }
 }
 
-/// Text up to a zero byte, without spaces at its end.
+/// The text up to a zero byte, without spaces at its end.
 fn text(field: &[u8]) -> Option<&str> {
     let end = field.iter().position(|&byte| byte == 0).unwrap_or(field.len());
     core::str::from_utf8(&field[..end]).ok().map(str::trim_end)
@@ -183,7 +183,7 @@ fn text(field: &[u8]) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// All bytes that are not zero.
+    /// The test sets all bytes that are not zero.
     #[test]
     fn the_log_is_laid_out_as_figures_294_and_296_say() {
         let entry = DiscoveryEntry {

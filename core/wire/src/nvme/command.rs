@@ -11,7 +11,7 @@ pub const COMMAND_BYTES: usize = size_of::<SubmissionQueueEntry>();
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct SglDescriptor {
-    /// Address (ADDR); of the subtype offset, the offset in the capsule.
+    /// Address (ADDR). For the subtype offset, the offset in the capsule.
     pub address: U64,
     /// Length (LEN), bytes.
     pub length: U32,
@@ -127,10 +127,10 @@ impl From<SglDescriptor> for DataPointer {
     }
 }
 
-/// Where the data of a command lies: an [`SglDescriptor`].
+/// The location of a command's data: an [`SglDescriptor`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataPointer {
-    /// An address or an offset, as [`Self::kind`] says.
+    /// An address or an offset, depending on [`Self::kind`].
     pub address: u64,
     /// Bytes of the data.
     pub bytes: u32,
@@ -146,12 +146,12 @@ impl DataPointer {
     /// The transport moves the data.
     pub const TRANSPORT: u8 = 0x5a;
 
-    /// `bytes` that the transport moves.
+    /// A pointer to `bytes` bytes that the transport moves.
     pub const fn transport(bytes: u32) -> Self {
         Self { address: 0, bytes, kind: Self::TRANSPORT }
     }
 
-    /// `bytes` at the start of the capsule's data.
+    /// A pointer to `bytes` bytes at the start of the capsule's data.
     pub const fn in_capsule(bytes: u32) -> Self {
         Self { address: 0, bytes, kind: Self::IN_CAPSULE }
     }
@@ -160,13 +160,13 @@ impl DataPointer {
 /// A command: a [`SubmissionQueueEntry`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Command {
-    /// What to do.
+    /// The opcode.
     pub opcode: u8,
-    /// Bits 7 and 6: how the data pointer is to be read; bits 1 and 0: fused operation.
+    /// Bits 7 and 6: the format of the data pointer; bits 1 and 0: fused operation.
     pub flags: u8,
-    /// Names the command until its completion.
+    /// The identifier of the command until its completion.
     pub id: u16,
-    /// Which namespace.
+    /// The namespace id.
     pub namespace: u32,
     /// Command specific.
     pub cdw2: u32,
@@ -174,7 +174,7 @@ pub struct Command {
     pub cdw3: u32,
     /// Metadata pointer.
     pub metadata: u64,
-    /// Where the data lies.
+    /// The location of the data.
     pub data: DataPointer,
     /// Command specific.
     pub cdw10: u32,
@@ -191,10 +191,10 @@ pub struct Command {
 }
 
 impl Command {
-    /// [`Self::flags`] that say: the data pointer is an SGL descriptor. NVMe over fabrics has no others.
+    /// The [`Self::flags`] for an SGL descriptor as data pointer. NVMe over fabrics allows no other.
     pub const SGL: u8 = 0x40;
 
-    /// A command of `opcode` with the flags of fabrics and nothing else.
+    /// A command with an opcode, the flags of fabrics, an id and a namespace. All other fields are 0.
     pub const fn new(opcode: u8, id: u16, namespace: u32) -> Self {
         Self {
             opcode,
@@ -214,18 +214,18 @@ impl Command {
         }
     }
 
-    /// Reads a command.
+    /// Decodes a command.
     pub fn decode(bytes: &[u8; COMMAND_BYTES]) -> Self {
         let entry: &SubmissionQueueEntry = transmute_ref!(bytes);
         entry.into()
     }
 
-    /// The command's bytes.
+    /// Encodes the command.
     pub fn encode(&self) -> [u8; COMMAND_BYTES] {
         transmute!(SubmissionQueueEntry::from(self))
     }
 
-    /// Command dwords 10 to 15, whose layout differs with the opcode.
+    /// Command dwords 10 to 15. Their layout depends on the opcode.
     #[inline]
     pub fn dwords(&self) -> [U32; 6] {
         [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15].map(U32::new)
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(command.encode(), READ);
     }
 
-    /// Every field of a command, each with bytes of its own.
+    /// Every field of a command. Each has other bytes.
     #[test]
     fn a_command_is_laid_out_as_figure_92_says() {
         let command = Command {

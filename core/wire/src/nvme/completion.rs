@@ -60,32 +60,32 @@ impl From<&CompletionQueueEntry> for Completion {
 pub struct Completion {
     /// Command specific, words 0 and 1.
     pub result: u64,
-    /// Where the controller's head in the submission queue is.
+    /// The controller's head in the submission queue.
     pub queue_head: u16,
-    /// Which submission queue.
+    /// The number of the submission queue.
     pub queue: u16,
-    /// The command.
+    /// The identifier of the command.
     pub id: u16,
-    /// How it went.
+    /// The status of the command.
     pub status: Status,
-    /// Turns over each time the queue wraps; shared memory only.
+    /// The phase tag. It is inverted each time the queue wraps; only used in shared memory.
     pub phase: bool,
 }
 
 impl Completion {
-    /// Reads a completion.
+    /// Decodes a completion.
     pub fn decode(bytes: &[u8; COMPLETION_BYTES]) -> Self {
         let entry: &CompletionQueueEntry = transmute_ref!(bytes);
         entry.into()
     }
 
-    /// The completion's bytes.
+    /// Encodes the completion.
     pub fn encode(&self) -> [u8; COMPLETION_BYTES] {
         transmute!(CompletionQueueEntry::from(self))
     }
 }
 
-/// How a command went (Base 2.1, section 4.2.3, figure 100): status code in bits 7 to 0, its type in
+/// The status of a command (Base 2.1, section 4.2.3, figure 100): status code in bits 7 to 0, its type in
 /// bits 10 to 8, Do Not Retry in bit 14.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct Status(pub u16);
@@ -93,18 +93,18 @@ pub struct Status(pub u16);
 impl Status {
     const DO_NOT_RETRY: u16 = 1 << 14;
 
-    /// The same with Do Not Retry set: it would go the same way again.
+    /// The same status with Do Not Retry set: another try would fail in the same way.
     #[must_use]
     pub const fn finally(self) -> Self {
         Self(self.0 | Self::DO_NOT_RETRY)
     }
 
-    /// Code and type alone, to compare with the constants.
+    /// The status without other bits than code and type, for comparisons with the constants.
     pub const fn code(self) -> Self {
         Self(self.0 & 0x7ff)
     }
 
-    /// Whether the command did what it says.
+    /// Whether the command succeeded.
     pub const fn is_success(self) -> bool {
         self.code().0 == 0
     }
@@ -115,7 +115,7 @@ impl Status {
     }
 }
 
-/// The statuses and what they are called, in one table.
+/// Defines the statuses and their names in one table.
 macro_rules! statuses {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $text:literal;)*) => {
         impl Status {
@@ -134,73 +134,73 @@ macro_rules! statuses {
 
 // Base 2.1, section 4.2.3, figures 102 to 107; Key Value Command Set 1.0, section 3.1, figure 4.
 statuses! {
-    /// It went well.
+    /// The command succeeded.
     SUCCESS = 0x000, "Success";
-    /// No such opcode.
+    /// The opcode is unknown.
     INVALID_OPCODE = 0x001, "Invalid Command Opcode";
     /// A field has a value that is not allowed.
     INVALID_FIELD = 0x002, "Invalid Field in Command";
-    /// A command of this id is under way.
+    /// A command with this id is outstanding.
     ID_CONFLICT = 0x003, "Command ID Conflict";
-    /// Something failed that is not the host's fault.
+    /// A failure that the host did not cause.
     INTERNAL = 0x006, "Internal Error";
-    /// Abort asked for it.
+    /// An Abort ended the command.
     ABORTED = 0x007, "Command Abort Requested";
-    /// There is no such namespace, for this client.
+    /// The namespace does not exist, or not for this client.
     INVALID_NAMESPACE = 0x00b, "Invalid Namespace or Format";
-    /// Commands do not come in this order.
+    /// The command came out of order.
     SEQUENCE = 0x00c, "Command Sequence Error";
-    /// The descriptor says another length than the command.
+    /// The descriptor has another length than the command.
     DATA_LENGTH = 0x00f, "Data SGL Length Invalid";
-    /// A descriptor of a kind that is not served.
+    /// The type of the descriptor is not supported.
     DESCRIPTOR_TYPE = 0x011, "SGL Descriptor Type Invalid";
-    /// An offset outside the capsule.
+    /// The offset is outside the capsule.
     DESCRIPTOR_OFFSET = 0x016, "SGL Offset Invalid";
-    /// Keep alive came too late.
+    /// The Keep Alive came too late.
     KEEP_ALIVE_EXPIRED = 0x019, "Keep Alive Timer Expired";
-    /// Keep alive timeout of a length that is not served.
+    /// The keep alive timeout is not supported.
     KEEP_ALIVE_INVALID = 0x01a, "Keep Alive Timeout Invalid";
-    /// The transport failed; trying again may help.
+    /// The transport failed. Another try may succeed.
     TRANSPORT = 0x022, "Transient Transport Error";
-    /// Blocks beyond the end.
+    /// The blocks reach beyond the end.
     OUT_OF_RANGE = 0x080, "LBA Out of Range";
-    /// A refused put.
+    /// A put was refused.
     CAPACITY = 0x081, "Capacity Exceeded";
     /// The namespace can't be used now.
     NOT_READY = 0x082, "Namespace Not Ready";
-    /// Empty or too long a value.
+    /// The value is empty or too long.
     VALUE_SIZE = 0x085, "Invalid Value Size";
-    /// Keys have another length.
+    /// The key has a wrong length.
     KEY_SIZE = 0x086, "Invalid Key Size";
-    /// A miss.
+    /// The key does not exist.
     KEY_NOT_FOUND = 0x087, "KV Key Does Not Exist";
     /// The value can't be read any more.
     UNRECOVERED = 0x088, "Unrecovered Error";
-    /// A value is there, and the command said not to overwrite it.
+    /// The key exists, and the command must not overwrite its value.
     KEY_EXISTS = 0x089, "Key Exists";
-    /// More events asked for than are held.
+    /// There are too many outstanding event requests.
     ASYNC_EVENT_LIMIT = 0x105, "Asynchronous Event Request Limit Exceeded";
-    /// There is no such log page.
+    /// The log page does not exist.
     INVALID_LOG = 0x109, "Invalid Log Page";
     /// The feature can't be changed.
     FEATURE_NOT_CHANGEABLE = 0x10e, "Feature Not Changeable";
-    /// Connect: a format that is not known.
+    /// Connect: the format is unknown.
     CONNECT_FORMAT = 0x180, "Connect Incompatible Format";
     /// Connect: the controller is in use.
     CONNECT_BUSY = 0x181, "Connect Controller Busy";
-    /// Connect: a field of command or data is wrong; the result says which.
+    /// Connect: a field of the command or data is invalid. The result gives its offset.
     CONNECT_PARAMETERS = 0x182, "Connect Invalid Parameters";
-    /// Connect: this host may not.
+    /// Connect: this host is not allowed.
     CONNECT_HOST = 0x184, "Connect Invalid Host";
     /// The queue has not authenticated.
     AUTHENTICATION_REQUIRED = 0x191, "Authentication Required";
     /// A block can't be read any more.
     UNRECOVERED_READ = 0x281, "Unrecovered Read Error";
-    /// The client may not join this shared pool, or there is none.
+    /// The client may not join this shared pool, or the pool does not exist.
     ACCESS_DENIED = 0x286, "Access Denied";
     /// Compare found other bytes.
     COMPARE_FAILURE = 0x285, "Compare Failure";
-    /// Path: the controller has gone or is going.
+    /// Path: the controller has ended or is ending.
     PATH = 0x300, "Internal Path Error";
 }
 
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(completion.status.to_string(), "Capacity Exceeded (0x081)");
     }
 
-    /// Every field of a completion, each with bytes of its own.
+    /// Every field of a completion. Each has other bytes.
     #[test]
     fn a_completion_is_laid_out_as_figure_96_says() {
         let completion = Completion {

@@ -22,25 +22,25 @@ const _: () = assert!(size_of::<RangeDefinition>() == 16);
 pub struct Range {
     /// First block.
     pub first_block: u64,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u32,
 }
 
 impl Range {
     /// Bytes of a range.
     pub const BYTES: usize = size_of::<RangeDefinition>();
-    /// Ranges that a command has at most.
+    /// Most ranges of a command.
     pub const MAX: usize = 256;
     /// Attribute of the command: the ranges are no longer needed.
     pub const DEALLOCATE: u32 = 1 << 2;
 
-    /// Reads a range.
+    /// Decodes a range.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Self {
         let range: &RangeDefinition = transmute_ref!(bytes);
         Self { first_block: range.starting_lba.get(), blocks: range.length_in_logical_blocks.get() }
     }
 
-    /// The range's bytes.
+    /// Encodes the range.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         transmute!(RangeDefinition {
             context_attributes: U32::ZERO,

@@ -1,11 +1,11 @@
-//! Command dwords 10 to 15 of commands: what a command asks for besides namespace and data.
+//! Command dwords 10 to 15: the parameters of a command besides namespace and data.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::Command;
 
-/// Those of Read, Write, Compare and Write Zeroes (NVM Command Set 1.0, section 3.2, figures 47 to 51,
+/// The dwords of Read, Write, Compare and Write Zeroes (NVM Command Set 1.0, section 3.2, figures 47 to 51,
 /// 62 to 66, 22 to 25 and 72 to 75).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -22,7 +22,7 @@ pub struct BlockDwords {
     pub tags: [U32; 2],
 }
 
-/// Those of Dataset Management (NVM Command Set 1.0, section 3.2.3, figures 39 and 40).
+/// The dwords of Dataset Management (NVM Command Set 1.0, section 3.2.3, figures 39 and 40).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct DatasetManagementDwords {
@@ -36,7 +36,7 @@ pub struct DatasetManagementDwords {
     pub not_used: [U32; 4],
 }
 
-/// Those of Set Features and Get Features (Base 2.1, sections 5.1.25 and 5.1.11).
+/// The dwords of Set Features and Get Features (Base 2.1, sections 5.1.25 and 5.1.11).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct FeaturesDwords {
@@ -64,7 +64,7 @@ pub struct NumberOfQueues {
 
 const _: () = assert!(size_of::<NumberOfQueues>() == 4);
 
-/// Those of Abort (Base 2.1, section 5.1.1, figure 143).
+/// The dwords of Abort (Base 2.1, section 5.1.1, figure 143).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct AbortDwords {
@@ -79,7 +79,7 @@ pub struct AbortDwords {
 macro_rules! dwords {
     ($($dwords:ty),* $(,)?) => {
         $(impl $dwords {
-            /// Those of a command.
+            /// The dwords of a command.
             #[inline]
             pub fn of(command: &Command) -> Self {
                 transmute!(command.dwords())
@@ -106,7 +106,7 @@ impl Command {
         BlockDwords::of(self).starting_lba.get()
     }
 
-    /// Number of blocks of a block command; it stands less one in the command.
+    /// Number of blocks of a block command. The field in the command is one less.
     #[inline]
     pub fn blocks(&self) -> u32 {
         u32::from(BlockDwords::of(self).number_of_logical_blocks.get()) + 1
@@ -114,12 +114,12 @@ impl Command {
 }
 
 impl NumberOfQueues {
-    /// Reads the feature's value.
+    /// Decodes the feature's value.
     pub fn decode(value: u32) -> Self {
         transmute!(U32::new(value))
     }
 
-    /// The feature's value.
+    /// Encodes the feature's value.
     pub fn encode(self) -> u32 {
         let value: U32 = transmute!(self);
         value.get()

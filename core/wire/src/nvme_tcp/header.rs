@@ -1,4 +1,4 @@
-//! The headers of PDUs as they travel (TCP 1.0, section 3.6.2). Each begins with the common header.
+//! The headers of PDUs (TCP 1.0, section 3.6.2). Each begins with the common header.
 
 use core::mem::offset_of;
 
@@ -62,12 +62,12 @@ pub struct CommonHeader {
 const _: () = assert!(size_of::<CommonHeader>() == 8);
 
 impl CommonHeader {
-    // Offsets of fields, to say which one is bad.
+    // Offsets of fields, for errors.
     pub(super) const HEADER_LENGTH_AT: u16 = offset_of!(Self, header_length) as u16;
     pub(super) const PDU_DATA_OFFSET_AT: u16 = offset_of!(Self, pdu_data_offset) as u16;
     pub(super) const PDU_LENGTH_AT: u16 = offset_of!(Self, pdu_length) as u16;
 
-    /// A header without lengths; they are set when the PDU is written.
+    /// A header without lengths. The writer of the PDU sets them.
     pub(super) fn new(pdu_type: u8, flags: u8) -> Self {
         Self { pdu_type, flags, ..Self::new_zeroed() }
     }
@@ -194,13 +194,13 @@ pub struct ReadyToTransferHeader {
 
 const _: () = assert!(size_of::<ReadyToTransferHeader>() == 24);
 
-/// A PDU's header, which begins with the common header.
+/// The header of a PDU. It begins with the common header.
 pub(super) trait Header:
     FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned
 {
     /// The common header.
     fn common(&self) -> CommonHeader;
-    /// The same with another common header.
+    /// The same header with another common header.
     fn with_common(self, common: CommonHeader) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! What the headers of PDUs say.
+//! The parameters in the headers of PDUs.
 
 use core::mem::offset_of;
 
@@ -19,7 +19,7 @@ pub struct InitRequest {
     pub header_digest: bool,
     /// Digests asked for.
     pub data_digest: bool,
-    /// Ready-to-transfer PDUs that a command may have at the same time, less one.
+    /// Most outstanding R2T PDUs of a command, less one.
     pub transfers_max: u32,
 }
 
@@ -38,28 +38,28 @@ pub struct InitResponse {
     pub host_data_bytes_max: u32,
 }
 
-/// Why a side ends a connection (H2CTermReq, C2HTermReq).
+/// The reason why a side ends a connection (H2CTermReq, C2HTermReq).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
     /// Fatal error status: 1 invalid header field, 2 sequence, 3 header digest, 4 data out of range,
     /// 5 limit exceeded, 6 unsupported parameter.
     pub status: u16,
-    /// More about it: the offset of the bad field, or the digest.
+    /// The details: the offset of the invalid field, or the wrong digest.
     pub detail: u32,
 }
 
 impl Terminate {
-    /// A field of the header is bad; the detail is its offset.
+    /// A field of the header is invalid. The detail is its offset.
     pub const HEADER_FIELD: u16 = 1;
-    /// PDUs do not come in this order.
+    /// A PDU came out of order.
     pub const SEQUENCE: u16 = 2;
     /// The header's digest is wrong.
     pub const HEADER_DIGEST: u16 = 3;
-    /// Data outside what was asked for.
+    /// Data is outside the requested range.
     pub const DATA_RANGE: u16 = 4;
-    /// More data, or more transfers, than are allowed.
+    /// There is more data, or there are more transfers, than allowed.
     pub const LIMIT: u16 = 5;
-    /// A parameter that is not served.
+    /// A parameter is not supported.
     pub const PARAMETER: u16 = 6;
 }
 
@@ -76,18 +76,18 @@ impl From<Error> for Terminate {
     }
 }
 
-/// Which part of a command's data a PDU carries.
+/// The part of a command's data that a PDU carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// The command.
+    /// The identifier of the command.
     pub command: u16,
-    /// From the host: the tag that the controller gave with its grant. From the controller: 0.
+    /// From the host: the tag of the R2T. From the controller: 0.
     pub tag: u16,
-    /// Where the part begins.
+    /// The offset of the part in the command's data, bytes.
     pub offset: u32,
-    /// Bytes of it.
+    /// The length of the part, bytes.
     pub bytes: u32,
-    /// No more PDUs of this grant (from the host), or of this command (from the controller), follow.
+    /// The last PDU for this R2T (from the host), or for this command (from the controller).
     pub last: bool,
     /// From the controller, with `last`: the command succeeded and no response follows.
     pub success: bool,
@@ -96,13 +96,13 @@ pub struct Transfer {
 /// The controller is ready for part of a command's data (R2T).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToTransfer {
-    /// The command.
+    /// The identifier of the command.
     pub command: u16,
-    /// What the host puts into its data PDUs.
+    /// The tag that the host puts into its data PDUs.
     pub tag: u16,
-    /// Where the part begins.
+    /// The offset of the part in the command's data, bytes.
     pub offset: u32,
-    /// Bytes of it.
+    /// The length of the part, bytes.
     pub bytes: u32,
 }
 
@@ -197,7 +197,7 @@ impl ReadyToTransfer {
 }
 
 impl Transfer {
-    /// Reads the header of a PDU that carries `data_bytes`.
+    /// Decodes the header of a PDU with `data_bytes` bytes of data.
     pub(super) fn read(header: &DataTransfer, data_bytes: usize) -> Result<Self, Error> {
         if header.data_length.get() as usize != data_bytes {
             return Err(Error::PduField(offset_of!(DataTransfer, data_length) as u16));

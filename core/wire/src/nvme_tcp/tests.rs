@@ -1,11 +1,11 @@
-//! PDUs come back, and those that lie do not.
+//! PDUs survive encoding and decoding, and invalid ones are refused.
 
 use super::*;
 use crate::nvme::{Status, block};
 
 const LIMIT: usize = 1 << 16;
 
-/// ICReq of Linux 6.12's host, digests of both kinds asked for.
+/// The ICReq of Linux 6.12's host, with both kinds of digests requested.
 #[test]
 fn reads_the_kernels_first_pdu() {
     let mut bytes = [0; 128];
@@ -41,7 +41,7 @@ fn samples(data: &[u8]) -> Vec<Pdu<'_>> {
     ]
 }
 
-/// The header of every type, its fields with bytes of their own (figures 20 to 28).
+/// The header of every type (figures 20 to 28). Each field has other bytes.
 #[test]
 fn headers_are_laid_out_as_the_figures_say() {
     let mut init = [0; 128];

@@ -1,4 +1,4 @@
-//! The connection itself.
+//! Commands about the connection itself.
 
 use spillway_wire::resp::Version;
 
@@ -9,7 +9,7 @@ use crate::session::Replies;
 use crate::shared::Described;
 use crate::trouble::Refused;
 
-/// The version of Redis whose commands these are: clients choose what they send by it.
+/// The version of Redis that the commands follow. Clients choose their commands by it.
 pub const REDIS_VERSION: &str = "7.0.0";
 /// Longest name of a connection or library, bytes.
 const NAME_BYTES_MAX: usize = 256;
@@ -43,7 +43,7 @@ pub(super) fn select(call: &mut Call<'_>) -> Outcome {
 }
 
 fn log_in(call: &mut Call<'_>, user: &[u8], password: &[u8]) -> Outcome {
-    // A name that is no text is nobody's.
+    // No user has a name that is not UTF-8.
     let user = str::from_utf8(user).unwrap_or_default();
     call.session.authenticate(call.shared, user, password)
 }
@@ -125,7 +125,7 @@ pub(super) fn reset(call: &mut Call<'_>) -> Outcome {
     call.output.version = Version::Two;
     call.session.described.version = 2;
     let reset = call.session.reset(call.shared);
-    // Also when it has become a stranger.
+    // Also if the connection is unauthenticated now.
     call.session.tell(call.shared);
     reset?;
     call.output.reply().simple("RESET");
@@ -208,7 +208,7 @@ pub(super) fn client(call: &mut Call<'_>) -> Outcome {
     ]))
 }
 
-/// The connections of this client; those of others are none of its business.
+/// Lists the connections of this client. Those of other clients are not shown.
 fn list(call: &mut Call<'_>) -> Outcome {
     let arguments = &call.arguments;
     let wanted: Option<Vec<u64>> = match arguments.count() {
@@ -242,7 +242,7 @@ fn replies(call: &mut Call<'_>) -> Outcome {
         call.session.replies = Replies::On;
         return call.ok();
     }
-    // These have no reply themselves.
+    // OFF and SKIP have no reply themselves.
     if call.arguments.is(2, "off") {
         call.session.replies = Replies::Off;
     } else if call.arguments.is(2, "skip") {

@@ -1,14 +1,14 @@
-//! When keys expire.
+//! Commands about the expiry of keys.
 
 use super::{Call, Outcome};
 use crate::record::Footer;
 use crate::trouble::Refused;
 
-/// In what a time is given.
+/// The unit of a time argument, and where it counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unit {
     in_seconds: bool,
-    /// From 1970 on; else from now on.
+    /// The time counts from 1970; otherwise from now.
     is_absolute: bool,
 }
 
@@ -30,7 +30,7 @@ impl Unit {
         named.iter().find(|(name, _)| is_it(name)).map(|(_, unit)| *unit)
     }
 
-    /// Milliseconds since 1970; none when there are too many.
+    /// The time in milliseconds since 1970. `None` on overflow.
     fn absolute(self, time: i64, now_ms: u64) -> Option<i64> {
         let time = if self.in_seconds { time.checked_mul(1000)? } else { time };
         if self.is_absolute { Some(time) } else { time.checked_add(now_ms as i64) }
@@ -41,16 +41,16 @@ fn invalid(name: &str) -> Refused {
     Refused::told(format!("ERR invalid expire time in '{name}' command"))
 }
 
-/// When a value expires that is set with a time to live, milliseconds since 1970.
+/// The time at which a value with a time to live expires, milliseconds since 1970.
 ///
 /// # Errors
-/// As Redis refuses it.
+/// The time is not positive, or too large. The text is Redis's.
 pub(super) fn when(time: i64, unit: Unit, now_ms: u64, name: &str) -> Result<u64, Refused> {
     let when = if time > 0 { unit.absolute(time, now_ms) } else { None };
     when.and_then(|when| u64::try_from(when).ok()).ok_or_else(|| invalid(name))
 }
 
-/// When EXPIRE and its like change the time.
+/// The conditions under which EXPIRE and its variants change the time.
 #[derive(Clone, Copy, Default)]
 struct Only {
     if_none: bool,
@@ -85,7 +85,7 @@ impl Only {
         Ok(only)
     }
 
-    /// Whether a key that expires at `old`, 0 for never, is to expire at `new`.
+    /// Whether the conditions allow a change from `old`, 0 for never, to `new`.
     fn allows(self, old: u64, new: i64) -> bool {
         let old = if old == 0 { i64::MAX } else { old as i64 };
         let has_time = old != i64::MAX;
@@ -129,7 +129,7 @@ pub(super) fn pexpireat(call: &mut Call<'_>) -> Outcome {
     change(call, Unit::AT_MILLISECOND, "pexpireat")
 }
 
-/// -2 for a key that is not there, -1 for one that does not expire, else what `tell` makes of the time.
+/// Replies with -2 for a missing key, -1 for one that does not expire, otherwise with the result of `tell`.
 fn tell(call: &mut Call<'_>, tell: impl FnOnce(u64, u64) -> u64) -> Outcome {
     let now_ms = call.now_ms;
     call.at(1, |place, output| {

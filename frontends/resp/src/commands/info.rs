@@ -9,7 +9,7 @@ use crate::session::keyspace;
 use crate::trouble::Refused;
 use crate::walk::count_keys;
 
-/// Writes what a section tells.
+/// Writes a section of INFO.
 type Section = fn(&Call<'_>, &mut String) -> Result<(), Refused>;
 
 const SECTIONS: [(&str, Section); 5] = [
@@ -19,7 +19,7 @@ const SECTIONS: [(&str, Section); 5] = [
     ("Stats", stats),
     ("Keyspace", keys),
 ];
-/// What stands for all sections.
+/// Words that stand for all sections.
 const ALL: [&str; 3] = ["all", "default", "everything"];
 
 pub(super) fn info(call: &mut Call<'_>) -> Outcome {
@@ -42,7 +42,7 @@ pub(super) fn info(call: &mut Call<'_>) -> Outcome {
 }
 
 fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
-    // Writing to a text does not fail.
+    // Writing to a string does not fail.
     let _ = write!(text, "{line}\r\n");
 }
 

@@ -1,11 +1,11 @@
-//! Keys, whatever their values are.
+//! Commands about keys that do not return values.
 
 use spillway_wire::resp::integer;
 
 use super::{Call, Outcome};
 use crate::trouble::Refused;
 
-/// Longest value that Redis keeps together with its key, bytes.
+/// Longest value that Redis encodes as `embstr`, bytes.
 const EMBEDDED_BYTES_MAX: u64 = 44;
 
 fn count(call: &mut Call<'_>, remove: bool) -> Outcome {

@@ -1,4 +1,4 @@
-//! All keys of a database.
+//! Commands about all keys of a database.
 
 use std::sync::Arc;
 
@@ -11,12 +11,13 @@ use crate::session::keyspace;
 use crate::trouble::{Refused, Trouble};
 use crate::walk::{count_keys, walk};
 
-/// Most that one SCAN looks at.
+/// Most keys that one SCAN checks.
 const COUNT_MAX: i64 = 10_000;
-/// Most bytes of names that KEYS gives.
+/// Most bytes of names in a reply to KEYS.
 const KEYS_BYTES_MAX: usize = 16 << 20;
 
-/// The keys of a pattern that have not expired, from a cursor on, until `enough` says so after a look at one.
+/// Lists keys behind `cursor` that match `pattern`, until `enough` returns true. Gives the next cursor and the keys.
+/// `enough` sees the list after each key that was checked. Expired keys are removed.
 fn list(
     database: &Database,
     cursor: u64,
@@ -39,7 +40,7 @@ fn list(
     Ok((next, found))
 }
 
-/// A cursor as `strtoul` reads it, nothing and negative numbers too.
+/// Parses a cursor like `strtoul`: an empty text is 0, and negative numbers wrap around.
 fn cursor(text: &[u8]) -> Option<u64> {
     let number = |text: &[u8]| str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     match text {
@@ -108,7 +109,7 @@ pub(super) fn keys(call: &mut Call<'_>) -> Outcome {
 pub(super) fn randomkey(call: &mut Call<'_>) -> Outcome {
     let database = call.database()?;
     let mut found = Vec::new();
-    // From any place on, and from the first when there is none behind it.
+    // From a random cursor on; from the first key if none follows.
     for cursor in [random(), 0] {
         found = list(&database, cursor, b"*", call.now_ms, |found| !found.is_empty())?.1;
         if !found.is_empty() {
@@ -127,7 +128,7 @@ pub(super) fn dbsize(call: &mut Call<'_>) -> Outcome {
     call.integer(keys)
 }
 
-/// Whether a flush may have these arguments: it is done at once in any case.
+/// Checks the arguments of a flush: at most SYNC or ASYNC. The flush is done at once in either case.
 fn check_flush(call: &Call<'_>) -> Outcome {
     let arguments = &call.arguments;
     let known = arguments.count() == 2 && (arguments.is(1, "async") || arguments.is(1, "sync"));

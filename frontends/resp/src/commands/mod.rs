@@ -30,17 +30,17 @@ const SHOWN_BYTES: usize = 128;
 /// The context of a command.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The connection that it came by.
+    /// The connection that sent the command.
     pub session: &'a mut Session,
     /// The shared state of all connections.
     pub shared: &'a Shared,
     /// Its arguments.
     pub arguments: Arguments<'a>,
-    /// Where its reply goes.
+    /// The queue of replies.
     pub output: &'a mut Output,
     /// The time, milliseconds since 1970.
     pub now_ms: u64,
-    /// What is still to be read, for a reply that is too long to be written at once.
+    /// Values that are still to be read, for a reply that is too long to be written at once.
     pub reading: &'a mut Option<Reading>,
 }
 
@@ -84,7 +84,7 @@ impl Call<'_> {
         (command.run)(self)
     }
 
-    /// There is no command of this name.
+    /// The error for an unknown command.
     fn unknown(&self) -> Refused {
         let shown = |bytes: &'_ [u8], most: usize| {
             let text = until_zero(bytes);
@@ -102,7 +102,7 @@ impl Call<'_> {
         Refused::told(parts.concat())
     }
 
-    /// Argument 1 is no subcommand, or there are not as many arguments as one of those that are `known` takes.
+    /// The error for argument 1 that is no subcommand. If it is one of `known`, the number of arguments is wrong.
     fn no_subcommand(&self, known: &[&str]) -> Refused {
         let (name, word) = (self.arguments.get(0), until_zero(self.arguments.get(1)));
         let name = String::from_utf8_lossy(name);
@@ -122,7 +122,7 @@ impl Call<'_> {
         self.session.database.clone().ok_or(none)
     }
 
-    /// Does something at the place of the key that is argument `at`.
+    /// Locks the key that is argument `at`, and calls `act` with it.
     fn at<R>(
         &mut self,
         at: usize,

@@ -1,4 +1,4 @@
-//! Values that are numbers.
+//! Commands about values that are numbers.
 
 use spillway_wire::resp::integer;
 
@@ -11,7 +11,7 @@ use crate::trouble::{Refused, Trouble};
 /// Longest value that can be a number, bytes.
 const NUMBER_BYTES_MAX: u64 = 5 << 10;
 
-/// The value, which may be a number. `None` when it is too long for one.
+/// The value as a copy. `None` if it is too long to be a number.
 fn text(place: &LockedKey<'_>) -> Option<Vec<u8>> {
     if place.length() > NUMBER_BYTES_MAX {
         return None;

@@ -1,4 +1,4 @@
-//! Parts of values.
+//! Commands about parts of values.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::database::{Content, Database, LockedKey};
 use crate::record::{Footer, INLINE_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::trouble::{Refused, Trouble};
 
-/// Zeros between the end of a value and a part that is set behind it.
+/// Zeros that fill the gap between the end of a value and a part that is set behind it.
 const ZEROS: [u8; 4096] = [0; 4096];
 const TOO_LONG: Refused =
     Refused::line("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
-/// Where bytes come from.
+/// The bytes of a value.
 enum Source {
     Bytes(Vec<u8>),
     Parts(Vec<LongGet>),
 }
 
 impl Source {
-    /// The value that is there.
+    /// The present value of a key.
     fn of(place: &mut LockedKey<'_>) -> Result<Self, Trouble> {
         if place.is_inline() {
             let mut bytes = Vec::new();
@@ -35,7 +35,7 @@ impl Source {
         Ok(place.parts()?.map_or(Self::Bytes(Vec::new()), Self::Parts))
     }
 
-    /// A value that arrived, which is looked at as long as `chunks` is there.
+    /// A value that arrived with a command. Keep `given` while you use the result: its drop removes the chunks.
     fn given(database: &Database, given: &Given<'_>) -> Result<Self, Trouble> {
         let chunks = match given {
             Given::Bytes(bytes) => return Ok(Self::Bytes(bytes.to_vec())),
@@ -44,7 +44,7 @@ impl Source {
         let footer =
             Footer { value_bytes: chunks.total(), chunks: chunks.object(), ..Footer::default() };
         let parts = chunks::parts(&database.store, database.pool(), &footer)?;
-        // A part of it was refused, or has vanished again.
+        // A chunk was refused, or has vanished since.
         parts.map(Self::Parts).ok_or(Trouble::Full)
     }
 
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Shows bytes `from` to `to`.
+    /// Calls `take` with bytes `from` to `to`, exclusive, in order.
     fn show(&self, from: u64, to: u64, mut take: impl FnMut(&[u8])) {
         let mut at = 0;
         let mut one = |bytes: &[u8]| {
@@ -73,7 +73,7 @@ impl Source {
     }
 }
 
-/// Puts `given` into the value at `offset`; what is between its end and there becomes zeros. The new length.
+/// Puts `given` into the value at `offset`, and fills a gap before it with zeros. Gives the new length.
 fn overwrite(
     place: &mut LockedKey<'_>,
     database: &Arc<Database>,
@@ -148,7 +148,7 @@ pub(super) fn setrange(call: &mut Call<'_>) -> Outcome {
     })
 }
 
-/// The byte and the bit in it that argument 2 means.
+/// The byte and the bit in it to which argument 2 refers.
 fn bit(call: &Call<'_>) -> Result<(u64, u8), Refused> {
     let wrong = Refused::line("ERR bit offset is not an integer or out of range");
     let offset = integer(call.arguments.get(2)).and_then(|offset| u64::try_from(offset).ok());
@@ -197,7 +197,7 @@ pub(super) fn setbit(call: &mut Call<'_>) -> Outcome {
     })
 }
 
-/// The bytes that a range means, which may count from the end.
+/// The byte range, end exclusive, from `first` to `last` inclusive. Negative numbers count from the end.
 fn range(first: i64, last: i64, length: u64) -> (u64, u64) {
     let length = length as i64;
     if first < 0 && last < 0 && first > last {
@@ -220,7 +220,7 @@ pub(super) fn getrange(call: &mut Call<'_>) -> Outcome {
             return Ok(());
         }
         let parts = place.parts()?.unwrap_or_default();
-        // One that has vanished has no bytes.
+        // A value that has vanished has no bytes.
         let (from, to) = if parts.is_empty() { (0, 0) } else { (from, to) };
         output.reply().bulk_header((to - from) as usize);
         let mut at = 0;

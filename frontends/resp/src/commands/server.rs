@@ -1,4 +1,4 @@
-//! What clients ask of the server.
+//! Commands about the server.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::record::{FOOTER_BYTES, VALUE_BYTES_MAX};
 use crate::session::keyspace;
 use crate::trouble::Refused;
 
-/// The settings that clients ask for, as they are.
+/// The settings of Redis that clients ask for, with their values here.
 fn settings(call: &Call<'_>) -> Vec<(&'static str, String)> {
     let config = &call.shared.config;
     let policy = match config.lifetime {

@@ -1,4 +1,4 @@
-//! Getting and setting whole values.
+//! Commands that get and set whole values.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::database::{Content, Database, LockedKey};
 use crate::output::Output;
 use crate::trouble::{Refused, Trouble};
 
-/// Writes the value as a reply; nothing, when there is none.
+/// Writes the value as a reply, or a null reply without a value.
 pub(super) fn show(place: &mut LockedKey<'_>, output: &mut Output) -> Result<(), Trouble> {
     if !place.is_taken() {
         output.reply().null();
@@ -32,7 +32,7 @@ pub(super) fn show(place: &mut LockedKey<'_>, output: &mut Output) -> Result<(),
     Ok(())
 }
 
-/// Puts a value that a command gave.
+/// Stores a value from the arguments of a command.
 pub(super) fn put(
     place: &mut LockedKey<'_>,
     value: Given<'_>,
@@ -51,16 +51,16 @@ pub(super) fn get(call: &mut Call<'_>) -> Outcome {
     })
 }
 
-/// When SET and GETEX have a key expire.
+/// The expiry that SET or GETEX sets.
 #[derive(Clone, Copy)]
 enum Expiry {
     Never,
     Kept,
-    /// At a time, which is the argument of this number.
+    /// At the time in the argument of this number.
     At(Unit, usize),
 }
 
-/// What SET or GETEX was told.
+/// The options of SET or GETEX.
 struct Options {
     if_absent: bool,
     if_present: bool,
@@ -69,7 +69,7 @@ struct Options {
 }
 
 impl Options {
-    /// Reads those from argument `first` on. One that stands twice is none too many; of two times of the same unit the last
+    /// Parses the options from argument `first` on. Options may be repeated; of several times in the same unit the last
     /// counts.
     fn read(call: &Call<'_>, first: usize, of_set: bool) -> Result<Self, Refused> {
         let mut options =
@@ -187,7 +187,7 @@ pub(super) fn getdel(call: &mut Call<'_>) -> Outcome {
 pub(super) fn getex(call: &mut Call<'_>) -> Outcome {
     let options = Options::read(call, 2, false)?;
     let now_ms = call.now_ms;
-    // A time that is wrong does not matter to a key that is not there.
+    // An invalid time is no error for a missing key.
     let at_ms = match options.expiry {
         Some(Expiry::At(unit, at)) => call
             .arguments
@@ -219,7 +219,7 @@ pub(super) fn getex(call: &mut Call<'_>) -> Outcome {
     })?
 }
 
-/// Values that are still to be read, of an MGET whose replies would take too much memory at once.
+/// The values that an MGET has still to read. They are read in turns, so that the replies take little memory.
 #[derive(Debug)]
 pub struct Reading {
     database: Arc<Database>,
@@ -227,7 +227,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Writes values until `output` has enough for now. Whether all are written.
+    /// Writes values until `output` is full. True if all are written.
     pub fn go_on(&mut self, output: &mut Output, now_ms: u64) -> bool {
         while !output.is_full() {
             let Some(key) = self.keys.next() else { return true };
@@ -237,7 +237,7 @@ impl Reading {
     }
 }
 
-/// One value among others: what fails is an error in its place.
+/// Writes one value of several. A failure becomes an error in the place of the value.
 fn one_of_many(database: &Database, key: &[u8], output: &mut Output, now_ms: u64) {
     let mark = output.mark();
     let shown = database.at(key, now_ms, |place| {
@@ -265,7 +265,7 @@ pub(super) fn mget(call: &mut Call<'_>) -> Outcome {
     Ok(())
 }
 
-/// Sets all pairs; none of them, if `if_absent` and one of the keys is there. Whether they were set.
+/// Sets all pairs. With `if_absent` it sets none if one of the keys exists. Gives whether the pairs were set.
 fn set_all(call: &mut Call<'_>, name: &str, if_absent: bool) -> Result<bool, Refused> {
     let count = call.arguments.count();
     if count.is_multiple_of(2) {

@@ -1,4 +1,4 @@
-//! The table of all commands, and the command that tells of it.
+//! The table of all commands, and COMMAND, which shows it.
 
 use std::sync::LazyLock;
 
@@ -43,12 +43,12 @@ impl Command {
         if self.arity < 0 { count >= -self.arity as i64 } else { count == self.arity as i64 }
     }
 
-    /// Whether unauthenticated connections may use it.
+    /// Whether unauthenticated connections may use the command.
     pub fn is_for_strangers(&self) -> bool {
         self.flags.contains(&"no_auth")
     }
 
-    /// Which of this many arguments are keys.
+    /// The positions of the keys among `count` arguments.
     pub fn keys(&self, count: usize) -> impl Iterator<Item = usize> + use<> {
         let (first, last, step) = self.keys;
         let last = if last < 0 { count as i32 + last } else { last };
@@ -57,7 +57,7 @@ impl Command {
     }
 }
 
-/// Whether an argument may be longer than 64 KiB: only values.
+/// Whether argument `at` of a command may be longer than 64 KiB. Only values may.
 pub fn takes_long(name: &[u8], at: usize) -> bool {
     let is = |names: &[&str]| names.iter().any(|it| name.eq_ignore_ascii_case(it.as_bytes()));
     match at {
@@ -189,7 +189,7 @@ pub static COMMANDS: &[Command] = &[
     command("function", -2, ADMIN, NONE, of_server("Lists and removes functions, of which there are none."), server::function),
 ];
 
-/// `COMMAND`: tells of the commands. It stands here because the table names it, and it shows the table.
+/// `COMMAND`: describes the commands. It is in this file because it reads the table, and the table names it.
 fn describe_commands(call: &mut Call<'_>) -> Outcome {
     let (arguments, output) = (&call.arguments, &mut *call.output);
     let is = |word| arguments.is(1, word);
@@ -242,7 +242,7 @@ fn describe(command: &Command, output: &mut Output) {
     [first, last, step].iter().for_each(|&number| reply.integer(number.into()));
     reply.set(1);
     reply.simple(&format!("@{}", command.group));
-    // Tips, key specifications and subcommands.
+    // No tips, key specifications and subcommands.
     (0..3).for_each(|_| reply.array(0));
 }
 

@@ -204,7 +204,7 @@ fn who_gives_a_password_again_stays_in_its_database() {
     }
 }
 
-/// Lets in `name`, and `gone`, whose client the store does not have.
+/// Admits `name`, and `gone`, whose client does not exist in the store.
 struct OneIsGone(ClientId);
 
 impl Access for OneIsGone {
@@ -253,7 +253,7 @@ fn clients_are_told_what_their_other_connections_are_now() {
     assert!(line().contains(" db=3 "), "{}", line());
     other.say("HELLO 3");
     assert!(line().ends_with(" resp=3\n"), "{}", line());
-    // It is nobody's now.
+    // The connection is unauthenticated now.
     other.say("RESET");
     assert_eq!(line(), "");
 }
@@ -271,7 +271,7 @@ fn databases_are_apart_and_survive_the_server() {
     assert!(client.error("SELECT 16").contains("out of range"));
     client.say("SELECT 4");
     (0..5000).for_each(|number| drop(client.say(&format!("SET many-{number} 1"))));
-    // Another server finds what this one left in the store.
+    // Another server finds the keys of this one in the store.
     let store = shared.keyspaces.store();
     let own = client.connection.session.described.client.unwrap();
     let again = shared_of(store, own, Lifetime::Persistent);
@@ -301,7 +301,7 @@ fn an_ephemeral_value_stays_when_it_is_read() {
         assert_eq!(client.say("GET long"), Reply::Bulk(long.clone()));
     }
     assert_eq!(client.say("DBSIZE"), Reply::Integer(2));
-    // More than there is room for: some go, nothing is refused, and nothing comes back wrong.
+    // More than there is room for: some values vanish, none is refused, and no reply is wrong.
     for number in 0..300 {
         let set = client.ask(&[b"SET", format!("k{number}").as_bytes(), &long]);
         assert_eq!(set, Reply::ok(), "{number}");
@@ -326,7 +326,7 @@ fn replies_are_as_the_client_wants_them() {
     assert_eq!(client.replies(), [Reply::ok(), Reply::bulk("1")]);
     client.feed(b"CLIENT REPLY SKIP\r\nGET a\r\nGET a\r\n", 3);
     assert_eq!(client.replies(), [Reply::bulk("1")]);
-    // As in Redis, the command whose reply is skipped may be this one.
+    // As in Redis, the skipped reply may be that of another CLIENT REPLY SKIP.
     client.feed(b"CLIENT REPLY SKIP\r\nCLIENT REPLY SKIP\r\nGET a\r\nECHO b\r\n", 3);
     assert_eq!(client.replies(), [Reply::bulk("b")]);
     client.feed(b"CLIENT REPLY SKIP\r\nCLIENT REPLY ON\r\nGET a\r\n", 3);
@@ -419,7 +419,7 @@ fn a_long_set_during_a_flush_is_refused_or_kept() {
     let (mut client, mut other) = (TestClient::new(&shared), TestClient::new(&shared));
     let value = value(MIB, 7);
     let set = command(&[b"SET", b"a", &value]);
-    // In the middle of the value, and when all of it has come but the end of its line.
+    // In the middle of the value, and before the line end that follows it.
     for cut in [set.len() / 2, set.len() - 2] {
         client.feed(&set[..cut], 10_000);
         assert_eq!(other.say("FLUSHDB"), Reply::ok());
@@ -465,11 +465,11 @@ fn options_that_stand_twice_are_read_as_by_redis() {
     ] {
         assert_eq!(client.error(wrong), "ERR syntax error", "{wrong}");
     }
-    // A wrong time does not matter to GETEX of a key that is not there.
+    // An invalid time is no error in a GETEX of a missing key.
     assert_eq!(client.say("GETEX none EX 0"), Reply::Null);
     assert!(client.error("GETEX a EX 0").contains("invalid expire time in 'getex'"));
     assert!(client.error("GETEX a EX x").contains("not an integer"));
-    // EXPIRE reads its options before the time, and a key without a time expires later than all others.
+    // EXPIRE parses its options before the time. A key without an expiry counts as one that expires last.
     assert_eq!(client.error("EXPIRE a x abc"), "ERR Unsupported option abc");
     assert!(client.error("EXPIRE a x NX XX").contains("not compatible"));
     client.say("SET a 1");

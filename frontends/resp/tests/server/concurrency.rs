@@ -45,7 +45,7 @@ fn pairs_are_set_together() {
             scope.spawn(move || {
                 let mut client = TestClient::new(shared);
                 for _ in 0..500 {
-                    // In both orders, so that a lock that waits for another would be seen.
+                    // In both orders, so that the test would find a deadlock.
                     client.say(&format!("MSET x {name} y {name} z {name}"));
                     client.say(&format!("MSET z {name} y {name} x {name}"));
                 }
@@ -66,7 +66,7 @@ fn a_scan_gives_every_key_that_stays() {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Keys are overwritten all the while, and others come and go.
+            // Meanwhile keys are overwritten, and others are added and removed.
             let mut client = TestClient::new(&shared);
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -98,7 +98,7 @@ fn a_scan_gives_every_key_that_stays() {
     });
 }
 
-/// Does both at once, and waits for both.
+/// Runs both at the same time, and waits for both.
 fn at_once(one: impl FnOnce() + Send, other: impl FnOnce() + Send) {
     let barrier = Barrier::new(2);
     thread::scope(|scope| {

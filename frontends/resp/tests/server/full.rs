@@ -1,4 +1,4 @@
-//! A full persistent store refuses, and drops nothing that it acknowledged.
+//! A full persistent store refuses new values, and keeps all that it acknowledged.
 
 use std::collections::HashMap;
 
@@ -28,7 +28,7 @@ fn what_was_acknowledged_stays_when_the_store_is_full() {
         assert_eq!(client.say(&format!("GET {key}")), Reply::bulk(value), "{key}");
     }
     assert_eq!(client.say("DBSIZE"), Reply::Integer(kept.len() as i64));
-    // Whoever removes has room again.
+    // Removals make room again.
     for key in kept.keys() {
         assert_eq!(client.say(&format!("DEL {key}")), Reply::Integer(1));
     }
@@ -44,7 +44,7 @@ fn of_a_long_value_whose_record_finds_no_room_nothing_stays() {
     let used = || store.statistics(own).unwrap().used_pages;
     client.say("SET a 1");
     let (before, long) = (used(), vec![7; 100_000]);
-    // The last that is refused has room for all of the value, and none for its record.
+    // At the last refusal there is room for the whole value, but none for its record.
     for room in 0.. {
         store.set_target(own, before + room).unwrap();
         match client.ask(&[b"SET", b"long", &long]) {

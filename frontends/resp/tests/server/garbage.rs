@@ -1,4 +1,4 @@
-//! Bytes that make no sense.
+//! Invalid input.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Random commands, beside a map in which each key has a value and a time.
+//! Random commands, checked against a model: a map from each key to a value and a time.
 
 use std::collections::HashMap;
 
@@ -151,7 +151,7 @@ impl Model {
 }
 
 fn name(key: u8) -> Vec<u8> {
-    // One of them does not fit into a page.
+    // One key does not fit into a page.
     if key == 0 { vec![b'k'; 5000] } else { format!("key{key}").into_bytes() }
 }
 
@@ -258,12 +258,12 @@ fn act(step: &Step, model: &mut Model, client: &mut TestClient) -> (Reply, Reply
             }
             (reply, if if_absent { Reply::Integer(meant.into()) } else { Reply::ok() })
         }
-        // Which of those that have expired were noticed is the server's matter.
+        // The server may or may not count keys that have expired.
         Step::Size | Step::Reopen => (Reply::Null, Reply::Null),
     }
 }
 
-/// The names that a scan gives, in order.
+/// The names that a complete scan lists, in order.
 fn scan(client: &mut TestClient) -> Vec<Vec<u8>> {
     let (mut cursor, mut names) = (b"0".to_vec(), Vec::new());
     loop {
@@ -298,7 +298,7 @@ proptest! {
                 let mut names: Vec<_> = model.keys.keys().map(|&key| name(key)).collect();
                 names.sort();
                 prop_assert_eq!(scan(&mut client), names);
-                // Those that have expired have gone with the scan.
+                // The scan has removed the expired keys.
                 let size = Reply::Integer(model.keys.len() as i64);
                 prop_assert_eq!(client.say("DBSIZE"), size);
             }

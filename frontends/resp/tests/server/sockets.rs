@@ -40,7 +40,7 @@ fn known() -> Config {
     Config { loopback_name: Some("name".into()), workers: 2, ..Config::default() }
 }
 
-/// What a server and a client need that speak TLS, where the client is asked for no certificate.
+/// TLS settings of a server and a client. The client needs no certificate.
 fn keys() -> (ServerSettings, ClientSettings) {
     let authority = Authority::new();
     let files = Files { authority: None, ..authority.files("127.0.0.1") };
@@ -60,7 +60,7 @@ fn clients_are_served_side_by_side() {
     let (server, address) = start(known());
     let long = vec![b'v'; 20 << 20];
     let (mut slow, mut fast) = (connect(address), connect(address));
-    // One whose value comes in part, and is not waited for by others.
+    // A client that sends its value in part does not delay others.
     let set = command(&[b"SET", b"long", &long]);
     slow.write_all(&set[..set.len() / 2]).unwrap();
     let pipeline: Vec<u8> = (0..1000).flat_map(|_| *b"INCR n\r\n").collect();
@@ -69,7 +69,7 @@ fn clients_are_served_side_by_side() {
     expect(&mut fast, replies.as_bytes());
     slow.write_all(&set[set.len() / 2..]).unwrap();
     expect(&mut slow, b"+OK\r\n");
-    // One that does not read what it asked for, either.
+    // Nor does a client that does not read its replies.
     (0..4).for_each(|_| slow.write_all(b"GET long\r\n").unwrap());
     fast.write_all(b"PING\r\n").unwrap();
     expect(&mut fast, b"+PONG\r\n");
@@ -88,7 +88,7 @@ fn clients_are_served_side_by_side() {
 #[test]
 fn replies_before_the_end_arrive_however_late_they_are_read() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // A reply waits for the client to read: the sockets of connections take as little at once.
+    // The reply waits until the client reads: accepted sockets inherit the small send buffer.
     set_socket_send_buffer_size(&listener, 4096).unwrap();
     let (_server, address) = start_at(listener, known(), None);
     let long = vec![b'v'; 200 << 10];
@@ -119,7 +119,7 @@ fn whoever_stops_is_cut_off() {
     (0..8).for_each(|_| deaf.write_all(b"GET long\r\n").unwrap());
     assert_eq!(read_until_closed(&mut half).unwrap(), 0);
     assert!(began.elapsed() >= stall_timeout);
-    // It begins to read when it is too late.
+    // The client begins to read too late.
     until("a client that reads nothing to go", || server.statistics().connections <= 1);
     assert!(read_until_closed(&mut deaf).unwrap() < 8 * (16 << 20));
     idle.write_all(b"PING\r\n").unwrap();
@@ -131,7 +131,7 @@ fn whoever_sends_is_not_cut_off_however_long_it_takes() {
     let stall_timeout = Duration::from_secs(2);
     let (_server, address) = start(Config { stall_timeout, ..known() });
     let mut client = connect(address);
-    // One that rests owes nothing, and has all of the time for what it sends then.
+    // An idle client has no time limit. The limit begins with its next command.
     std::thread::sleep(stall_timeout * 3 / 2);
     let set = command(&[b"SET", b"long", &vec![b'v'; 100 << 10]]);
     for piece in set.chunks(set.len().div_ceil(12)) {
@@ -149,7 +149,7 @@ fn whoever_reads_is_not_cut_off_however_long_it_takes() {
     let long = vec![b'v'; 16 << 20];
     client.write_all(&command(&[b"SET", b"long", &long])).unwrap();
     expect(&mut client, b"+OK\r\n");
-    // The sockets hold some 4 MiB of it.
+    // The sockets hold about 4 MiB of the reply.
     rustix::net::sockopt::set_socket_recv_buffer_size(&client, 64 << 10).unwrap();
     client.write_all(b"GET long\r\n").unwrap();
     expect(&mut client, b"$16777216\r\n");
@@ -168,7 +168,7 @@ fn strangers_are_few_and_do_not_stay() {
     let mut known = connect(address);
     known.write_all(b"AUTH name secret\r\n").unwrap();
     expect(&mut known, b"+OK\r\n");
-    // A quarter of a quarter of 32 are one host's: the oldest gives way.
+    // One host may have a quarter of a quarter of 32 slots. The oldest connection is replaced.
     let mut strangers: Vec<_> = (0..3).map(|_| connect(address)).collect();
     assert_eq!(read_until_closed(&mut strangers[0]).unwrap(), 0);
     for stranger in &mut strangers[1..] {
@@ -216,7 +216,7 @@ fn long_values_are_whole_wherever_the_bytes_are_cut() {
                 for (number, part) in all.chunks(piece).enumerate() {
                     sender.write_all(part).unwrap();
                     if number % 16 == 0 {
-                        // So that it is read before more comes.
+                        // So that the server reads the piece before it gets more.
                         std::thread::sleep(Duration::from_millis(1));
                     }
                 }
@@ -244,7 +244,7 @@ fn inside_tls_a_client_of_this_host_is_a_stranger_too() {
     let (_server, address) = start_with(known(), Some(ours));
     let mut client = StreamOwned::new(theirs.connection().unwrap(), connect(address));
     client.write_all(b"GET a\r\n").unwrap();
-    // The first byte alone: another reply would be shorter.
+    // Only the first byte, because another reply would be shorter.
     expect(&mut client, b"-");
     expect(&mut client, b"NOAUTH Authentication required.\r\n");
     client.write_all(b"AUTH name secret\r\nGET a\r\n").unwrap();

@@ -8,7 +8,7 @@ use spillway_store::{ClientConfig, ClientId, Lifetime, Store};
 use spillway_test_support::access::OneClient;
 use spillway_types::Identity;
 
-/// Lets `name` in, and a user of this name whose password is `secret`.
+/// Admits the name `name`, and the user of this name with the password `secret`.
 pub fn only(client: ClientId) -> OneClient {
     OneClient::new(client).only(|who| match who {
         Identity::Name(name) => name == "name",
@@ -22,14 +22,14 @@ pub fn shared_of(store: &Arc<Store>, client: ClientId, lifetime: Lifetime) -> Ar
     Arc::new(Shared::new(Arc::clone(store), Arc::new(only(client)), config))
 }
 
-/// A server with so much memory.
+/// A server whose store has `bytes` bytes of memory.
 pub fn server(bytes: u64) -> Arc<Shared> {
     let store = Arc::new(Store::open(spillway_store::Config::embedded(bytes)).unwrap());
     let client = store.add_client(ClientConfig::default()).unwrap();
     shared_of(&store, client, Lifetime::Persistent)
 }
 
-/// What a server answers.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     Simple(String),
@@ -87,7 +87,7 @@ impl TestClient {
         client
     }
 
-    /// Gives bytes to the server in pieces of `step`, and takes what it replies.
+    /// Sends bytes to the server in pieces of `step`, and collects its replies.
     pub fn feed(&mut self, bytes: &[u8], step: usize) {
         for piece in bytes.chunks(step.max(1)) {
             let mut left = piece;
@@ -107,7 +107,7 @@ impl TestClient {
         loop {
             let more = self.connection.process(&self.shared, self.now_ms);
             let replies = &mut self.replies;
-            // At most so much at once, so that values leave in parts.
+            // A limit for each call, so that values are sent in parts.
             let take = |parts: &[IoSlice<'_>]| {
                 let before = replies.len();
                 for part in parts {
@@ -127,7 +127,7 @@ impl TestClient {
         std::mem::take(&mut self.replies)
     }
 
-    /// All replies that came.
+    /// All replies that have arrived.
     pub fn replies(&mut self) -> Vec<Reply> {
         let bytes = self.bytes();
         let (mut at, mut replies) = (0, Vec::new());
@@ -144,7 +144,7 @@ impl TestClient {
         replies.remove(0)
     }
 
-    /// Asks with words that have no spaces.
+    /// Sends a command whose arguments have no spaces.
     pub fn say(&mut self, line: &str) -> Reply {
         let parts: Vec<_> = line.split(' ').map(str::as_bytes).collect();
         self.ask(&parts)
