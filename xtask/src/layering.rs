@@ -15,7 +15,7 @@ const RULES: &[(Folder, &[Folder])] = &[
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
     // The tiers lend it the lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
-    ("clients/blade", &["clients/rust", "core"]),
+    ("clients/blade", &["clients/rust", "core", "platform"]),
     ("clients/c", &["clients/guest", "clients/rust"]),
     ("clients/cache", &["clients/rust"]),
     // The protocol of the agent alone, which does no I/O.

@@ -11,8 +11,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use spillway_platform::page_file::{PageFile, TransferError, read_exact_at, write_all_at};
 use spillway_tiers::blade::{Carried, Carrier, INDEXES_MAX, Parcel, SEALED_BYTES_MAX, Wanted};
 use spillway_tiers::sync::Lock;
 use spillway_types::{Key, PAGE_BYTES};
@@ -67,18 +68,23 @@ impl Directory {
         Ok(file)
     }
 
-    fn write(&self, parcel: &Parcel<'_>) -> Result<(), Errno> {
-        let file = self.file_or_new(parcel.key.object)?;
+    fn write(&self, parcel: &Parcel<'_>) -> Result<(), TransferError> {
+        let file = self.file_or_new(parcel.key.object).map_err(TransferError::Os)?;
         let (page, tail) = parcel.value.split_at(parcel.value.len().min(PAGE_BYTES));
-        write_all(&file, page, page_at(parcel.key))?;
-        write_all(&file, tail, tail_at(parcel.key))
+        write_all_at(&*file, page, page_at(parcel.key))?;
+        write_all_at(&*file, tail, tail_at(parcel.key))
     }
 
     fn read(&self, wanted: &mut Wanted<'_>) -> Result<bool, Errno> {
         let Some(file) = self.file(wanted.key.object) else { return Ok(false) };
         let (page, tail) = wanted.room.split_at_mut(wanted.room.len().min(PAGE_BYTES));
-        Ok(read_all(&file, page, page_at(wanted.key))?
-            && read_all(&file, tail, tail_at(wanted.key))?)
+        let read = read_exact_at(&*file, page, page_at(wanted.key))
+            .and_then(|()| read_exact_at(&*file, tail, tail_at(wanted.key)));
+        match read {
+            Ok(()) => Ok(true),
+            Err(TransferError::Short) => Ok(false),
+            Err(TransferError::Os(errno)) => Err(errno),
+        }
     }
 }
 
@@ -88,32 +94,6 @@ const fn page_at(key: Key) -> u64 {
 
 const fn tail_at(key: Key) -> u64 {
     TAILS_AT + key.index as u64 * TAIL_BYTES as u64
-}
-
-fn write_all(file: &OwnedFd, bytes: &[u8], offset: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::io::pwrite(file, &bytes[done..], offset + done as u64) {
-            Ok(0) => return Err(Errno::NOSPC),
-            Ok(written) => done += written,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
-fn read_all(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> Result<bool, Errno> {
-    let mut done = 0;
-    while done < bytes.len() {
-        match rustix::io::pread(file, &mut bytes[done..], offset + done as u64) {
-            Ok(0) => return Ok(false),
-            Ok(read) => done += read,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(true)
 }
 
 impl Carrier for Directory {
@@ -137,9 +117,8 @@ impl Carrier for Directory {
     fn flush(&self, keys: &[Key]) -> bool {
         for &key in keys {
             if let Some(file) = self.file(key.object) {
-                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 // If holes can't be punched, the space is freed with the file.
-                let _ = fallocate(&*file, mode, page_at(key), PAGE_BYTES as u64);
+                let _ = PageFile::new(&*file).punch(key.index.into(), 1);
             }
         }
         true

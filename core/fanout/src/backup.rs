@@ -2,18 +2,18 @@
 //! or partition can take its place: then no file system needs memory while pages are written.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Seek, SeekFrom};
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open};
-use rustix::io::{Errno, preadv, pwritev};
+use rustix::io::Errno;
+use spillway_platform::page_file::{self, PageFile};
 use spillway_types::PAGE_BYTES;
 
 use crate::error::Error;
-use crate::lender::BATCH_PAGES;
 use crate::page::Page;
 use crate::write_back::Pages;
 
@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// sealed with a key that nobody has afterwards.
 #[derive(Debug)]
 pub struct BackupFile {
-    file: File,
+    file: PageFile<File>,
     pages: u64,
 }
 
@@ -55,7 +55,7 @@ impl BackupFile {
             let error = error.into();
             Error::Allocate { path: path.to_owned(), bytes, error }
         })?;
-        Ok(Self { file, pages: bytes / PAGE_BYTES as u64 })
+        Ok(Self { file: PageFile::new(file), pages: bytes / PAGE_BYTES as u64 })
     }
 
     fn open_disk(path: &Path, bytes: u64) -> Result<Self, Error> {
@@ -80,7 +80,7 @@ impl BackupFile {
         if has < bytes {
             return Err(Error::Small { path: path.to_owned(), bytes, has });
         }
-        Ok(Self { file, pages: bytes / PAGE_BYTES as u64 })
+        Ok(Self { file: PageFile::new(file), pages: bytes / PAGE_BYTES as u64 })
     }
 }
 
@@ -90,60 +90,24 @@ impl Pages for BackupFile {
     }
 
     fn read(&self, first: u64, pages: &mut [Page]) -> io::Result<()> {
-        let mut done = 0;
-        while done < pages.len() {
-            let rest = &mut pages[done..];
-            let count = rest.len().min(BATCH_PAGES);
-            let mut parts: [IoSliceMut<'_>; BATCH_PAGES] =
-                core::array::from_fn(|_| IoSliceMut::new(&mut []));
-            for (part, page) in parts.iter_mut().zip(rest) {
-                *part = IoSliceMut::new(&mut page.0);
-            }
-            done += whole(preadv(&self.file, &mut parts[..count], offset(first, done)))?;
-        }
-        Ok(())
+        Ok(self.file.read(first, pages, |page| &mut page.0)?)
     }
 
     fn write(&self, first: u64, pages: &[Page]) -> io::Result<()> {
-        let mut done = 0;
-        while done < pages.len() {
-            let rest = &pages[done..];
-            let count = rest.len().min(BATCH_PAGES);
-            let parts: [IoSlice<'_>; BATCH_PAGES] =
-                core::array::from_fn(|at| IoSlice::new(rest.get(at).map_or(&[], |page| &page.0)));
-            done += whole(pwritev(&self.file, &parts[..count], offset(first, done)))?;
-        }
-        Ok(())
+        Ok(self.file.write(first, pages, |page| &page.0)?)
     }
-}
-
-const fn offset(first: u64, done: usize) -> u64 {
-    (first + done as u64) * PAGE_BYTES as u64
 }
 
 /// Opens the file past the page cache if its file system can do that.
 fn open_direct(path: &Path) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
-    match open(path, flags | OFlags::DIRECT, mode) {
-        Err(Errno::INVAL) => {
-            let file = open(path, flags, mode)?;
-            tracing::warn!(
-                "{}: its file system has no direct I/O, so writing pages to it takes memory; put it on another",
-                path.display()
-            );
-            Ok(file.into())
-        }
-        opened => Ok(opened?.into()),
+    let (file, is_direct) = page_file::open_direct(|direct| open(path, flags | direct, mode))?;
+    if !is_direct {
+        tracing::warn!(
+            "{}: its file system has no direct I/O, so writing pages to it takes memory; put it on another",
+            path.display()
+        );
     }
-}
-
-/// The number of whole pages that were read or written. Fewer than one is an error.
-fn whole(done: Result<usize, Errno>) -> io::Result<usize> {
-    match done {
-        Err(Errno::INTR) => Ok(0),
-        Err(error) => Err(error.into()),
-        Ok(bytes) if bytes < PAGE_BYTES => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(bytes) => Ok(bytes / PAGE_BYTES),
-    }
+    Ok(file.into())
 }

@@ -15,23 +15,24 @@ mod turns;
 mod workers;
 
 use std::ffi::CString;
-use std::io::{self, IoSlice};
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::thread::Timespec;
 
 use crate::PageBuf;
 use crate::budget::Budget;
 use crate::sync::{AtomicI32, AtomicU64, Lock, Ordering};
+use spillway_platform::page_file::{self, PageFile, TransferError};
 use spillway_types::PAGE_BYTES;
 
 pub use disk::{Disk, DiskRead};
 pub use kept::{DiskCounters, KeptFile, KeptSettings};
-use slots::{GROUP_BYTES, GROUP_SLOTS, Slots, checksum};
+use slots::{GROUP_SLOTS, Slots, checksum};
 pub use trouble::DiskTrouble;
 pub use turns::{Moving, Turn, Turns};
 
@@ -144,18 +145,13 @@ impl Files {
         }
         self.take_time();
         let written = self.take_slots(count, budget).and_then(|(at, descriptor)| {
-            let mut parts = [IoSlice::new(&[]); WRITE_PAGES_MAX];
-            for (part, page) in parts.iter_mut().zip(pages) {
-                *part = IoSlice::new(*page);
-            }
-            let parts = &parts[..count as usize];
             // SAFETY: there are references to the file, so the descriptor stays open.
-            let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-            match write_all(descriptor, parts, u64::from(at.first) * PAGE_BYTES as u64) {
+            let file = PageFile::new(unsafe { BorrowedFd::borrow_raw(descriptor) });
+            match file.write(at.first.into(), &pages[..count as usize], |page| *page) {
                 Ok(()) => Ok(at),
-                Err(errno) => {
+                Err(error) => {
                     self.give_slots(at, count);
-                    Err(errno)
+                    Err(refusal(error))
                 }
             }
         });
@@ -236,7 +232,8 @@ impl Files {
             // No slot of the group is to be had until it is punched out, which takes long.
             file.references += 1;
             drop(file);
-            punch(descriptor, group);
+            // SAFETY: there is a reference to the file, so the descriptor stays open.
+            punch(unsafe { BorrowedFd::borrow_raw(descriptor) }, group);
             file = self.files[usize::from(number)].lock();
             file.references -= 1;
             if let Some(slots) = &mut file.slots {
@@ -335,18 +332,12 @@ impl SlotRead<'_> {
         let descriptor = self.files.files[usize::from(self.file)].lock().descriptor;
         let Some(descriptor) = descriptor else { return Ok(false) };
         // SAFETY: the descriptor stays open while this holds a reference to the file.
-        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let file = PageFile::new(unsafe { BorrowedFd::borrow_raw(descriptor) });
         self.files.take_time();
-        let offset = u64::from(self.slot) * PAGE_BYTES as u64;
-        let mut filled = 0;
-        while filled < PAGE_BYTES {
-            let rest = &mut page.0[filled..];
-            match rustix::io::pread(descriptor, rest, offset + filled as u64) {
-                Ok(0) => return Ok(false),
-                Ok(read) => filled += read,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
+        match file.read_page(self.slot.into(), &mut page.0) {
+            Ok(()) => {}
+            Err(TransferError::Short) => return Ok(false),
+            Err(TransferError::Os(errno)) => return Err(errno.into()),
         }
         self.files.reads.fetch_add(1, Ordering::Relaxed);
         Ok(checksum(&page.0, self.slot.into()) == self.sum)
@@ -363,26 +354,16 @@ impl Drop for SlotRead<'_> {
 
 /// Gives the room of a group back to the disk. Best effort: where holes cannot be punched the file
 /// keeps its size until it is closed.
-fn punch(descriptor: RawFd, group: usize) {
-    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    // SAFETY: the caller holds a reference to the file, so the descriptor stays open.
-    let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
-    let _ = rustix::fs::fallocate(descriptor, mode, group as u64 * GROUP_BYTES, GROUP_BYTES);
+fn punch(file: impl AsFd, group: usize) {
+    let _ = PageFile::new(file).punch((group * GROUP_SLOTS) as u64, GROUP_SLOTS as u64);
 }
 
-/// Writes all parts or fails. Parts are whole pages.
-fn write_all(file: BorrowedFd<'_>, parts: &[IoSlice<'_>], offset: u64) -> Result<(), Errno> {
-    let mut done = 0;
-    while done < parts.len() {
-        match rustix::io::pwritev(file, &parts[done..], offset + (done * PAGE_BYTES) as u64) {
-            // A part of a page is written again with the rest.
-            Ok(written) if written >= PAGE_BYTES => done += written / PAGE_BYTES,
-            Ok(_) => return Err(Errno::NOSPC),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
+/// Why pages were not written: a disk that takes less than a page is full.
+const fn refusal(error: TransferError) -> Errno {
+    match error {
+        TransferError::Short => Errno::NOSPC,
+        TransferError::Os(errno) => errno,
     }
-    Ok(())
 }
 
 /// Makes a file as a tier does and closes it, to see that it can be done in this directory.
@@ -403,11 +384,8 @@ fn nameless(directory: &CString) -> Result<OwnedFd, Errno> {
         Err(Errno::OPNOTSUPP | Errno::ISDIR) => unlinked(directory, flags, mode),
         other => other,
     };
-    match open(flags | OFlags::DIRECT) {
-        // The file system has no direct I/O, such as tmpfs on older kernels.
-        Err(Errno::INVAL) => open(flags),
-        other => other,
-    }
+    // Not direct on tmpfs of older kernels.
+    page_file::open_direct(|direct| open(flags | direct)).map(|(file, _)| file)
 }
 
 /// Opens a new file under a random name and takes the name away.

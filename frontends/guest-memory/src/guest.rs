@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
+use spillway_platform::page_file::read_exact_at;
 use spillway_platform::uffd::{Message, Uffd, decode};
 use spillway_tiers::PageBuf;
 use spillway_types::PAGE_BYTES;
@@ -187,22 +188,6 @@ fn own_position(file: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, rustix::fs::Mode::empty())
 }
 
-/// Reads all of `bytes` at an offset.
-fn read_at(file: &OwnedFd, mut bytes: &mut [u8], mut offset: u64) -> Result<(), Errno> {
-    while !bytes.is_empty() {
-        match rustix::io::pread(file, &mut *bytes, offset) {
-            Ok(0) => return Err(Errno::IO),
-            Ok(read) => {
-                bytes = &mut bytes[read..];
-                offset += read as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(())
-}
-
 impl World for Guest {
     type Fatal = Fatal;
     type Page = [u8];
@@ -255,9 +240,9 @@ impl World for Guest {
         let Some((file, offset, _)) = self.in_file(run) else { return Ok(false) };
         let mut offsets = (offset..).step_by(PAGE_BYTES);
         let pages = &mut pages[..run.count as usize];
-        Ok(pages
-            .iter_mut()
-            .all(|page| offsets.next().is_some_and(|at| read_at(file, &mut page.0, at).is_ok())))
+        Ok(pages.iter_mut().all(|page| {
+            offsets.next().is_some_and(|at| read_exact_at(file, &mut page.0, at).is_ok())
+        }))
     }
 
     fn put(
@@ -293,7 +278,7 @@ impl World for Guest {
         match &self.source {
             Some(source) if place == PageLocation::Near => {
                 let (region, inside) = self.layout.locate(unit);
-                Ok(read_at(source, page, region.offset + inside).is_ok())
+                Ok(read_exact_at(source, page, region.offset + inside).is_ok())
             }
             _ => {
                 page.fill(0);

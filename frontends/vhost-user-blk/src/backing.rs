@@ -1,24 +1,24 @@
 //! The backing file of a disk: fully allocated, read and written by direct I/O.
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fdatasync, flock, open};
-use rustix::io::{Errno, preadv, pwritev};
+use rustix::io::Errno;
+use spillway_platform::page_file::{self, PageFile};
 use spillway_store::PageBuf;
 use spillway_types::PAGE_BYTES;
 
 use crate::BYTES_MAX;
 use crate::config::DiskConfig;
 use crate::error::Error;
-use crate::group::GROUP_BLOCKS;
 
 /// A disk's backing file.
 #[derive(Debug)]
 pub struct Backing {
-    file: File,
+    file: PageFile<File>,
     blocks: u64,
     is_new: bool,
     /// Delay of each request to the file, to simulate a slower disk.
@@ -41,7 +41,7 @@ impl Backing {
             let _ = std::fs::remove_file(path);
         }
         let blocks = allocated? / PAGE_BYTES as u64;
-        Ok(Self { file, blocks, is_new: made, latency: config.latency })
+        Ok(Self { file: PageFile::new(file), blocks, is_new: made, latency: config.latency })
     }
 
     /// Allocates all blocks of the file. Returns the disk's length in bytes.
@@ -72,35 +72,16 @@ impl Backing {
         self.blocks
     }
 
-    /// Reads the blocks from `first`, at most [`GROUP_BLOCKS`].
+    /// Reads the blocks from `first`.
     pub fn read(&self, first: u64, pages: &mut [PageBuf]) -> io::Result<()> {
         self.wait();
-        let count = pages.len();
-        let mut done = 0;
-        while done < count {
-            let mut parts: [IoSliceMut<'_>; GROUP_BLOCKS] =
-                core::array::from_fn(|_| IoSliceMut::new(&mut []));
-            for (part, page) in parts.iter_mut().zip(&mut pages[done..]) {
-                *part = IoSliceMut::new(&mut page.0);
-            }
-            let at = (first + done as u64) * PAGE_BYTES as u64;
-            done += whole(preadv(&self.file, &mut parts[..count - done], at))?;
-        }
-        Ok(())
+        Ok(self.file.read(first, pages, |page| &mut page.0)?)
     }
 
-    /// Writes the blocks from `first`, at most [`GROUP_BLOCKS`].
+    /// Writes the blocks from `first`.
     pub fn write(&self, first: u64, pages: &[PageBuf]) -> io::Result<()> {
         self.wait();
-        let mut done = 0;
-        while done < pages.len() {
-            let rest = &pages[done..];
-            let parts: [IoSlice<'_>; GROUP_BLOCKS] =
-                core::array::from_fn(|at| IoSlice::new(rest.get(at).map_or(&[], |page| &page.0)));
-            let at = (first + done as u64) * PAGE_BYTES as u64;
-            done += whole(pwritev(&self.file, &parts[..rest.len()], at))?;
-        }
-        Ok(())
+        Ok(self.file.write(first, pages, |page| &page.0)?)
     }
 
     /// Fills blocks with zeros, and keeps them allocated.
@@ -166,25 +147,12 @@ fn length(path: &Path, bytes: u64, file_bytes: u64) -> Result<u64, Error> {
 fn open_direct(path: &Path) -> Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(0o600);
-    match open(path, flags | OFlags::DIRECT, mode) {
-        Err(Errno::INVAL) => {
-            let file = open(path, flags, mode)?;
-            tracing::warn!(
-                "{}: its file system has no direct I/O, so the page cache holds blocks a second time",
-                path.display()
-            );
-            Ok(file.into())
-        }
-        opened => Ok(opened?.into()),
+    let (file, is_direct) = page_file::open_direct(|direct| open(path, flags | direct, mode))?;
+    if !is_direct {
+        tracing::warn!(
+            "{}: its file system has no direct I/O, so the page cache holds blocks a second time",
+            path.display()
+        );
     }
-}
-
-/// The number of whole blocks read or written. Less than one block is an error, unless the call was interrupted.
-fn whole(done: Result<usize, Errno>) -> io::Result<usize> {
-    match done {
-        Err(Errno::INTR) => Ok(0),
-        Err(error) => Err(error.into()),
-        Ok(bytes) if bytes < PAGE_BYTES => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(bytes) => Ok(bytes / PAGE_BYTES),
-    }
+    Ok(file.into())
 }

@@ -9,7 +9,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,15 +17,16 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::slots::{Slots, checksum};
-use super::taken::{Shared, Taken, punch};
+use super::taken::{Shared, Taken};
 use super::trouble::{DiskTrouble, Trouble};
 use super::turns::Turns;
 use super::workers::Workers;
-use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless};
+use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless, punch};
 use crate::PageBuf;
 use crate::budget::Budget;
 use crate::region::{Backing, GrowArray, Region};
 use crate::sync::{AtomicU64, Ordering};
+use spillway_platform::page_file::PageFile;
 use spillway_types::PAGE_BYTES;
 
 /// Reads that wait for the disk at the same time.
@@ -332,7 +332,8 @@ impl KeptFile {
         let work = move || {
             std::thread::sleep(shared.delay);
             let mut page = Box::new(PageBuf::ZERO);
-            shared.file.read_exact_at(&mut page.0, (slot * PAGE_BYTES) as u64).map(|()| page)
+            PageFile::new(&shared.file).read_page(slot as u64, &mut page.0)?;
+            Ok(page)
         };
         let read = self.readers.wait_for(self.deadline, work).and_then(|read| read);
         match read {

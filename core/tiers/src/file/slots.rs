@@ -10,8 +10,6 @@ use spillway_types::PAGE_BYTES;
 
 /// Slots of a word of the map of used slots, which is also what is punched out at once.
 pub(super) const GROUP_SLOTS: usize = u64::BITS as usize;
-/// Bytes of the slots of a group.
-pub(super) const GROUP_BYTES: u64 = (GROUP_SLOTS * PAGE_BYTES) as u64;
 
 /// A checksum that also knows the place, so that a page from another slot is not taken for this.
 pub(super) fn checksum(page: &[u8; PAGE_BYTES], slot: u64) -> u64 {

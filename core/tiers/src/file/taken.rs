@@ -1,21 +1,18 @@
 //! Slots of the file that is kept, from when they are taken to when the disk has their pages.
 
 use std::fs::File;
-use std::io::IoSlice;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+use spillway_platform::page_file::PageFile;
 
-use super::slots::{GROUP_BYTES, Slots};
+use super::slots::Slots;
 use super::trouble::{DiskTrouble, Trouble};
-use super::write_all;
+use super::{punch, refusal};
 use crate::PageBuf;
 use crate::budget::Budget;
 use crate::sync::{AtomicU64, Lock, Ordering};
-use spillway_types::PAGE_BYTES;
 
 /// What the threads have, too.
 #[derive(Debug)]
@@ -74,12 +71,12 @@ impl Taken {
     pub(super) fn write(mut self, pages: &[PageBuf]) -> Result<Self, Errno> {
         self.begun = true;
         std::thread::sleep(self.shared.delay);
+        let file = PageFile::new(&self.shared.file);
         let mut rest = pages;
         for &(first, count) in &self.rows {
             let (row, after) = rest.split_at(count);
             rest = after;
-            let parts: Vec<_> = row.iter().map(|page| IoSlice::new(&page.0)).collect();
-            write_all(self.shared.file.as_fd(), &parts, (first * PAGE_BYTES) as u64)?;
+            file.write(first as u64, row, |page| &page.0).map_err(refusal)?;
         }
         Ok(self)
     }
@@ -130,11 +127,4 @@ impl Shared {
         punch(&self.file, group);
         self.slots.lock().punched(group);
     }
-}
-
-/// Gives the room of a group back to the disk. Best effort: where holes cannot be punched the file
-/// keeps its size.
-pub(super) fn punch(file: &File, group: usize) {
-    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let _ = rustix::fs::fallocate(file, mode, group as u64 * GROUP_BYTES, GROUP_BYTES);
 }
