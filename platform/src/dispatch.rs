@@ -34,7 +34,7 @@ pub struct Disposition {
     pub handler: usize,
     /// `SA_` flags.
     pub flags: u64,
-    /// Where a handler returns to.
+    /// The address to which a handler returns.
     pub restorer: usize,
     /// Signals that are blocked while the handler runs.
     pub mask: u64,

@@ -28,7 +28,7 @@ pub mod feature {
     pub const MOVE: u64 = 1 << 16;
 }
 
-/// What a range is registered for.
+/// The kinds of faults for which a range is registered.
 pub mod mode {
     /// Faults on absent pages.
     pub const MISSING: u64 = 1;
@@ -91,12 +91,12 @@ const DONT_WAKE: u64 = 1;
 const COPY_WRITE_PROTECTED: u64 = 2;
 const PROTECT: u64 = 1;
 
-/// How many bytes an operation finished, and why it stopped early, if it did.
+/// The number of bytes that an operation finished, and the reason if it stopped early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Bytes from the start of the range that are finished.
     pub bytes: usize,
-    /// Why it stopped; `None` if it finished.
+    /// The reason why it stopped; `None` if it finished.
     pub stopped: Option<Errno>,
 }
 
@@ -116,9 +116,9 @@ pub enum Message {
     },
     /// A range moved.
     Remap {
-        /// Where it was.
+        /// The old address.
         from: usize,
-        /// Where it is.
+        /// The new address.
         to: usize,
         /// Its old length, bytes.
         bytes: usize,

@@ -39,7 +39,7 @@ impl std::fmt::Debug for Presence {
 /// thread that keeps the connection alive; the thread inherits the caller's signal mask.
 ///
 /// # Errors
-/// Its message is one line for the user: what is wrong with the text, or why the blade can't be used.
+/// The text is invalid, or the blade can't be used. The message is one line for the user.
 pub fn claim(text: &str, timeout: Duration) -> Result<Claim, Error> {
     if is_directory(text) {
         let path = fs::canonicalize(Path::new(text))

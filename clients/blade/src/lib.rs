@@ -1,6 +1,6 @@
 //! Transports between a run and its blade.
 //!
-//! `spillway run` [claims](claim) a pool on the blade before the program starts. Each paged process
+//! `spillway run` [claims](claim()) a pool on the blade before the program starts. Each paged process
 //! then has a [`carrier`] of its own, which connects when the first page leaves. Carriers run on the
 //! pager's tasks, which are not threads of the C library.
 
@@ -28,7 +28,7 @@ use crate::line::Line;
 use crate::nvme_tcp::NvmeTcp;
 use crate::ring::RingWay;
 
-/// Why a blade can't be used.
+/// The reason why a blade can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The client library reported an error.
@@ -37,7 +37,7 @@ pub enum Error {
     /// No files can be created in the directory.
     #[error("{path}: {source}; name a directory that you can write to")]
     Directory {
-        /// Which.
+        /// The path of the directory.
         path: String,
         /// Why.
         source: std::io::Error,

@@ -210,7 +210,7 @@ impl<M> Batch<M> {
 /// A thread's connection to the store.
 struct Session {
     cache: Option<Cache>,
-    /// When opening the store last failed, and why.
+    /// The time and the reason of the last failure to open the store.
     failed: Option<(Instant, String)>,
 }
 

@@ -31,7 +31,7 @@ pub struct Options {
     pub name: String,
     /// A shared pool of several clients instead. The store's operator must allow this client to join it.
     pub shared: Option<u128>,
-    /// How long a call waits for the store. A `timeout` in the URL overrides it.
+    /// Longest wait of a call for the store. A `timeout` in the URL overrides it.
     pub timeout: Duration,
 }
 
@@ -171,7 +171,7 @@ impl Cache {
         found
     }
 
-    /// How many of the first keys have values, up to the first that has none. Uses one batch.
+    /// The number of keys before the first key without a value. Uses one batch.
     ///
     /// # Errors
     /// The store failed for one of these keys.

@@ -2,7 +2,7 @@
 
 use crate::record::{KEY_BYTES_MAX, Malformed, VALUE_BYTES_MAX};
 
-/// Why an operation failed.
+/// The reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store reported an error.

@@ -15,7 +15,7 @@ pub struct Get<'a> {
     pub room: &'a mut [u8],
 }
 
-/// Where a value was found. It may be gone when it is fetched.
+/// The location of a value that was found. The value may be gone when it is fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     object: u64,

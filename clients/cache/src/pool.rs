@@ -16,7 +16,7 @@ const CANDIDATE: [u8; 6] = *b"SPKN\x01\x01";
 const CHOSEN: [u8; 6] = *b"SPKN\x01\0";
 const NAME_BYTES_MAX: usize = 255;
 const ENTRY_BYTES_MAX: usize = CHOSEN.len() + NAME_BYTES_MAX;
-/// How long a process may take to name or choose a pool.
+/// Longest time in which a process names or chooses a pool.
 const NAMED_WITHIN: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -48,7 +48,7 @@ pub const fn record_key(object: u64) -> Key {
 pub struct Record<'a> {
     /// The whole key.
     pub key: &'a [u8],
-    /// Where the value is.
+    /// The value, or its location.
     pub body: Body<'a>,
 }
 

@@ -32,11 +32,11 @@ pub const WAIT: Duration = Duration::from_secs(35);
 pub struct Answer {
     /// Bytes granted or taken; 0 is a refusal. The host rounds up to whole sections, so this can exceed the request.
     pub granted_bytes: u64,
-    /// Why it was less than requested, if the host gave a reason.
+    /// The reason why it was less than requested, if the host gave a reason.
     pub why: Option<String>,
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// An invalid amount.

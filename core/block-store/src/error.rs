@@ -3,7 +3,8 @@
 use spillway_block::Error as BlockError;
 use spillway_store::Error as StoreError;
 
-/// Why a block device over the store can't be created or opened. Its requests fail with [`spillway_block::Error`].
+/// The reason why a block device over the store can't be created or opened. Its requests fail with
+/// [`spillway_block::Error`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The requested size, in bytes, is zero or not a multiple of 4096.

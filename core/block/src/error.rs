@@ -4,7 +4,7 @@ use core::error::Error as StdError;
 
 use spillway_types::Refusal;
 
-/// Why a request to a block device failed.
+/// The reason why a request to a block device failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The request reaches beyond the end of the device.

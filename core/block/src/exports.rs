@@ -34,7 +34,7 @@ pub trait Exports: Send + Sync {
 /// contents are gone must not mistake it for the old one.
 ///
 /// # Errors
-/// When the kernel gives no random bytes.
+/// The kernel gives no random bytes.
 pub fn fresh_uuid() -> io::Result<u128> {
     let mut bytes = [0; 16];
     getrandom(&mut bytes, GetRandomFlags::empty())?;

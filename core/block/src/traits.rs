@@ -51,7 +51,7 @@ pub trait Device: Send + Sync + Debug {
     /// Makes completed writes as durable as the device can.
     ///
     /// # Errors
-    /// When the device is gone.
+    /// The device is gone.
     fn flush(&self) -> Result<(), Error>;
 
     /// Reports which parts of a range are stored. Fills `extents` from the front and returns how many it filled.

@@ -8,7 +8,7 @@
 /// A number of pages with the same marginal value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
-    /// How many.
+    /// The number of pages.
     pub pages: u64,
     /// The value of each; above 0.
     pub slope: f64,

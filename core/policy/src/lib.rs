@@ -82,7 +82,7 @@ pub struct Outcome {
     pub standing: Standing,
 }
 
-/// How targets are computed.
+/// The method that computes targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// First come, first served: no client has a target.

@@ -2,7 +2,7 @@
 
 use crate::ClientId;
 
-/// How a peer identifies itself.
+/// The identity of a peer, as a frontend knows it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Identity<'a> {
     /// A process at the other end of a Unix socket, by its credentials from the kernel.
@@ -65,7 +65,7 @@ pub struct Admitted {
     pub limits: Limits,
 }
 
-/// Why a connection was not admitted.
+/// The reason why a connection was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
     /// No client with this identity may use the store.

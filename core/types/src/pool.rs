@@ -2,7 +2,7 @@
 
 use crate::PoolId;
 
-/// How long a pool keeps its values.
+/// The lifetime of a pool's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     /// A value stays until it is flushed or its pool is destroyed.
@@ -11,7 +11,7 @@ pub enum Lifetime {
     Ephemeral,
 }
 
-/// Who may use a pool.
+/// The clients that may use a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Only its client.
@@ -28,7 +28,7 @@ pub enum Sharing {
 pub struct PoolSpec {
     /// Whether values may vanish.
     pub lifetime: Lifetime,
-    /// Who may use it.
+    /// The clients that may use the pool.
     pub sharing: Sharing,
 }
 
@@ -48,7 +48,7 @@ pub struct PoolInfo {
     pub reserved_pages: u64,
 }
 
-/// Why a flag word is refused.
+/// The reason why a flag word is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolSpecError {
     /// The version in bits 24 to 31 is not [`PoolSpec::VERSION`].

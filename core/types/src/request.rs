@@ -34,7 +34,7 @@ pub enum Request<'a> {
     FlushObject {
         /// Where.
         pool: PoolId,
-        /// Which object.
+        /// The object.
         object: u64,
     },
     /// Check whether a value exists.
@@ -60,7 +60,7 @@ pub enum Request<'a> {
     },
     /// Free a private pool with its values.
     DestroyPool {
-        /// Which.
+        /// The pool.
         pool: PoolId,
     },
     /// Leave a shared pool.
@@ -70,7 +70,7 @@ pub enum Request<'a> {
     },
     /// Read a client's counters.
     Statistics {
-        /// Whose.
+        /// The client.
         client: ClientId,
     },
 }

@@ -8,7 +8,7 @@ use crate::slots::Peer;
 /// Lets one log line through in each second, and counts the others.
 #[derive(Debug, Default)]
 pub struct Seldom {
-    /// When the next line may be written; `None` before the first one.
+    /// The earliest time of the next line, milliseconds; `None` before the first one.
     next_ms: Option<u64>,
     left_out: u64,
 }

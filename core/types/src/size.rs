@@ -3,7 +3,7 @@
 /// Names of the steps of 1024 above a byte.
 const STEPS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
-/// Why a text is not a size.
+/// The reason why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SizeError {
     /// It does not begin with a digit.

@@ -10,7 +10,7 @@ pub enum Put {
     Refused(Refusal),
 }
 
-/// Why a put was refused.
+/// The reason why a put was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The client holds as many pages as its target allows.

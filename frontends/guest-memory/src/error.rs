@@ -1,8 +1,8 @@
-//! Why a handover is refused. Each message is one line that says what to do.
+//! Errors that refuse a handover. Each message is one line, with the remedy.
 
 use rustix::io::Errno;
 
-/// Why guest memory was not taken over.
+/// The reason why guest memory was not taken over.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Error {
     /// The monitor sent no complete handover in time.
@@ -19,7 +19,7 @@ pub enum Error {
     Message {
         /// The monitor whose handshake was expected.
         monitor: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// An unknown version of the handshake.
@@ -42,7 +42,7 @@ pub enum Error {
     File {
         /// Its number among the memory files.
         file: usize,
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
     /// No regions at all.
@@ -59,7 +59,7 @@ pub enum Error {
         "region {region}: pages of {bytes} bytes; 4096 and 2097152 are served, 4096 alone with memory files"
     )]
     PageSize {
-        /// Which.
+        /// The index of the region.
         region: usize,
         /// Its page size.
         bytes: u64,
@@ -70,9 +70,9 @@ pub enum Error {
     /// An address, size or offset is not a multiple of the page size.
     #[error("region {region}: its {what} {value:#x} is not a multiple of its page size")]
     Unaligned {
-        /// Which.
+        /// The index of the region.
         region: usize,
-        /// Which number.
+        /// The name of the number.
         what: &'static str,
         /// The number.
         value: u64,
@@ -83,21 +83,21 @@ pub enum Error {
     /// A region names a descriptor that was not sent.
     #[error("region {region} misses its descriptor: it names memory file {file}, and {came} came")]
     Missing {
-        /// Which.
+        /// The index of the region.
         region: usize,
         /// Which file it names.
         file: usize,
-        /// How many came.
+        /// The number of descriptors that came.
         came: usize,
     },
     /// A region ends beyond its file.
     #[error("region {region} ends at byte {end} of its memory file, which has {bytes}")]
     Beyond {
-        /// Which.
+        /// The index of the region.
         region: usize,
-        /// Where it ends.
+        /// The end of the region in the file, bytes.
         end: u64,
-        /// How long the file is.
+        /// The length of the file, bytes.
         bytes: u64,
     },
     /// Two regions at one address.
@@ -109,17 +109,17 @@ pub enum Error {
     /// A region is not registered with the descriptor, or not for write-protection.
     #[error("region {region} is not registered with the userfaultfd for MISSING and WP ({errno})")]
     Unregistered {
-        /// Which.
+        /// The index of the region.
         region: usize,
-        /// What the kernel says.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A system call failed.
     #[error("can't {what}: {errno}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the kernel says.
+        /// The kernel's error.
         errno: Errno,
     },
 }

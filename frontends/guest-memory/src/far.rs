@@ -134,7 +134,7 @@ impl Far {
         self.blade.as_ref().is_some_and(down)
     }
 
-    /// Why the disk last refused pages; cleared by the call.
+    /// The reason why the disk last refused pages; cleared by the call.
     pub fn take_disk_error(&self) -> Option<String> {
         let (store, _) = self.store.as_ref()?;
         store.take_disk_error().map(|errno| errno.to_string())

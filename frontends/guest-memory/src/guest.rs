@@ -22,7 +22,7 @@ const BLOCK_BYTES: u64 = 512;
 /// Pause before a fault is tried again after the host had no memory for the page.
 const NO_MEMORY_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why the manager can't go on with a guest.
+/// The reason why the manager can't go on with a guest.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Fatal {
     /// The guest's process has ended.

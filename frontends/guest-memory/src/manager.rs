@@ -45,7 +45,7 @@ pub struct Settings {
     pub handlers: usize,
 }
 
-/// Why a manager ended.
+/// The reason why a manager ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The guest's process ended.

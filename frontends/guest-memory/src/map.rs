@@ -75,15 +75,15 @@ pub enum Mark {
     Handle = 2,
     /// The first of the numbers that may be on the blade although no page names them.
     PendingHandle = 3,
-    /// How many such numbers there are.
+    /// The count of such numbers.
     PendingCount = 4,
-    /// Where the search for victims continues.
+    /// The unit at which the search for victims continues.
     Hand = 5,
     /// Nonzero: bring every page back and release the guest.
     Leave = 6,
     /// Number of managers that became ready.
     Ready = 7,
-    /// When the last manager died, ns of the monotonic clock.
+    /// The time at which the last manager died, ns of the monotonic clock.
     DiedNs = 12,
 }
 

@@ -12,11 +12,11 @@ const ADDRESS_END: u64 = 1 << 56;
 /// A region as the monitor names it, unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claimed {
-    /// Where it lies in the monitor's memory.
+    /// Its address in the monitor's memory.
     pub address: u64,
     /// Its length.
     pub bytes: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub offset: u64,
     /// Size of its pages.
     pub page_bytes: u64,
@@ -27,11 +27,11 @@ pub struct Claimed {
 /// A checked region. A *unit* is a page of the guest, of whatever size. Units are numbered across all regions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// Where it lies in the monitor's memory.
+    /// Its address in the monitor's memory.
     pub address: u64,
     /// Its length.
     pub bytes: u64,
-    /// Where it begins in its file.
+    /// Its offset in its file.
     pub offset: u64,
     /// Which of the memory files holds it.
     pub file: usize,
@@ -52,7 +52,7 @@ pub struct Layout {
 pub struct Run {
     /// The first.
     pub first: u64,
-    /// How many.
+    /// The number of units.
     pub count: u64,
 }
 

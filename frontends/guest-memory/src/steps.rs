@@ -44,7 +44,7 @@ pub enum Answered {
 
 /// The objects on which the steps act: the guest's memory, the map, the tiers.
 pub trait World {
-    /// Why the manager can't continue at all.
+    /// The reason why the manager can't continue at all.
     type Fatal;
     /// The bytes of one unit.
     type Page: ?Sized;

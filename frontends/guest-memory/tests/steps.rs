@@ -10,7 +10,7 @@ use spillway_guest_memory::{PageLocation, Run};
 
 const UNITS: u64 = 6;
 
-/// Why a manager of the model ended.
+/// The reason why a manager of the model ended.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Killed,

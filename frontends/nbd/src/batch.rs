@@ -19,7 +19,7 @@ const DATA_HEADER_BYTES: usize = CHUNK_BYTES + 8;
 #[derive(Clone, Copy, Debug)]
 struct Member {
     request: Request,
-    /// Where the data of a write begins in the input.
+    /// The offset of a write's data in the input.
     data_at: usize,
 }
 

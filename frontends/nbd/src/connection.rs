@@ -45,7 +45,7 @@ struct Handshake<'a> {
     deadline: Deadline,
 }
 
-/// When the handshake must have ended; none after the handshake.
+/// The deadline of the handshake; none after the handshake.
 type Deadline = Rc<Cell<Option<Instant>>>;
 
 /// A socket whose reads and writes do not wait beyond the deadline, however many of them a TLS record takes.
@@ -85,7 +85,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// Why the handshake stopped.
+/// The reason why the handshake stopped.
 enum Agreed {
     Session(Session),
     Tls,
@@ -95,7 +95,7 @@ enum Agreed {
 /// Serves a connection to its end. Calls `admitted` when the peer is admitted.
 ///
 /// # Errors
-/// Why it ended, unless the peer ended it.
+/// The reason why it ended, unless the peer ended it.
 pub fn serve(
     socket: &Socket,
     peer: spillway_types::Peer,

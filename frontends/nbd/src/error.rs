@@ -1,6 +1,6 @@
-//! Why a connection or a server ends.
+//! Errors that end a connection, or prevent the start of a server.
 
-/// What went wrong with a connection, or with starting the server.
+/// An error of a connection, or of the start of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The peer violated the protocol.

@@ -42,7 +42,7 @@ pub enum Peer {
     Denied(Denied),
 }
 
-/// What to do after [`Negotiation::advance`].
+/// The caller's next step after [`Negotiation::advance`].
 #[derive(Debug)]
 pub enum Step {
     /// Send the output and read more input.

@@ -9,7 +9,7 @@ pub const ALLOCATION: &str = "base:allocation";
 /// The number of [`ALLOCATION`] in block status replies.
 pub const ALLOCATION_ID: u32 = 1;
 
-/// What client and server have agreed on.
+/// The result of the negotiation between client and server.
 #[derive(Clone, Debug)]
 pub struct Session {
     /// The export.

@@ -21,7 +21,7 @@ const REPLY_BYTES: usize = CHUNK_BYTES + 4 + 8 * EXTENTS_MAX;
 /// Bytes before the data of a read in a structured reply's chunk.
 const DATA_HEADER_BYTES: usize = CHUNK_BYTES + 8;
 
-/// Why [`Transmission::advance`] returned.
+/// The reason why [`Transmission::advance`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// The next request is incomplete.

@@ -29,7 +29,7 @@ pub struct Connection {
     messages: u32,
 }
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// It continues.

@@ -35,7 +35,7 @@ pub struct Chunks {
     /// The index of the chunk that is arriving.
     next: u32,
     current: Option<LongPut>,
-    /// Why the value can't be stored. The rest of its bytes is skipped.
+    /// The reason why the value can't be stored. The rest of its bytes is skipped.
     trouble: Option<Trouble>,
     kept: bool,
 }

@@ -55,7 +55,7 @@ impl Footer {
         bytes
     }
 
-    /// Reads a footer at the end of `tail`. [`Self::is_of`] verifies its checksum.
+    /// Reads a footer at the end of `tail`. [`Record::is_of`] verifies its checksum.
     pub fn decode(tail: &[u8]) -> Option<Self> {
         let bytes: &[u8; FOOTER_BYTES] = tail.last_chunk()?;
         let field = |at: usize| {

@@ -44,7 +44,7 @@ pub struct Shared {
     pub stopping: AtomicBool,
 }
 
-/// Why a connection ended, unless its client closed it.
+/// The reason why a connection ended, unless its client closed it.
 #[derive(Debug)]
 pub enum Ended {
     /// The client was refused.
@@ -70,7 +70,7 @@ pub fn refuse(socket: BorrowedFd<'_>, reason: Reason) {
 /// Serves a connection until it ends.
 ///
 /// # Errors
-/// Why it ended, unless its client closed it or the server stops.
+/// The reason why it ended, unless its client closed it or the server stops.
 pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<(), Ended> {
     let Some(hello) = hear(socket)? else { return Ok(()) };
     let refused = |reason| {
@@ -183,7 +183,7 @@ struct Ring<'a> {
     stop: &'a AtomicBool,
     /// Commands taken out of the queue so far.
     taken: u32,
-    /// When the thread ran out of commands, if it has slept since.
+    /// The time at which the thread ran out of commands, if it has slept since.
     slept_since: Option<Instant>,
 }
 

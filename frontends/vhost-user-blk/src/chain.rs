@@ -13,7 +13,7 @@ pub const SEGMENTS_MAX: usize = 256;
 /// Bytes of a descriptor.
 const DESCRIPTOR_BYTES: u32 = 16;
 
-/// Why a chain can't be walked.
+/// The reason why a chain can't be walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// It violates virtio.

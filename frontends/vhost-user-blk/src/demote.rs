@@ -109,7 +109,7 @@ impl Disk {
 pub struct Demoted {
     /// Number of moved blocks.
     pub blocks: usize,
-    /// Why the first of the blocks that were not moved failed.
+    /// The reason why the first of the blocks that were not moved failed.
     pub failed: Option<Error>,
 }
 

@@ -165,12 +165,12 @@ impl Disk {
         &self.config.name
     }
 
-    /// Whose pages its blocks are.
+    /// The client that owns the disk's pages.
     pub const fn client(&self) -> ClientId {
         self.config.client
     }
 
-    /// What it is for.
+    /// The kind of the disk.
     pub const fn kind(&self) -> Kind {
         self.config.kind
     }

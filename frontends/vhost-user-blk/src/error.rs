@@ -7,7 +7,7 @@ use spillway_types::{PAGE_BYTES, Size};
 
 use crate::chain::Malformed;
 
-/// Why a disk can't be opened, or a request to it failed.
+/// The reason why a disk can't be opened, or a request to it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The backing file or its map can't be opened or created.
@@ -15,7 +15,7 @@ pub enum Error {
     Open {
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
     /// The backing file is something else, such as a directory or a device.
@@ -49,7 +49,7 @@ pub enum Error {
         path: PathBuf,
         /// The disk's length.
         bytes: u64,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
     /// Another disk or another daemon uses the backing file.
@@ -60,7 +60,7 @@ pub enum Error {
     Map {
         /// The map.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         why: &'static str,
     },
     /// A guest's memory lies in a file that could be shortened while it is mapped.

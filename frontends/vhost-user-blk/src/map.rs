@@ -149,7 +149,7 @@ impl Map {
         self.file.write_all_at(&self.header.encode(), 0)
     }
 
-    /// Where a block's value lies.
+    /// The location of a block's value.
     pub fn place(&self, block: u64) -> BlockLocation {
         BlockLocation::of(self.places[block as usize].load(Ordering::Acquire))
     }

@@ -34,7 +34,7 @@ pub struct Setup {
     pub descriptors: GuestAddress,
     pub available: GuestAddress,
     pub used: GuestAddress,
-    /// Where it continues in the available ring, if no requests in flight are recorded.
+    /// The index at which it continues in the available ring, if no requests in flight are recorded.
     pub next: u16,
     pub event_index: bool,
     pub kick: File,

@@ -15,7 +15,7 @@ use crate::request::{HEADER_BYTES, ID_BYTES, RANGE_BYTES, RANGES_MAX, Request, S
 /// Bytes of a group of blocks.
 const GROUP_BYTES: u64 = (GROUP_BLOCKS * PAGE_BYTES) as u64;
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 enum Failure {
     /// An error, which is counted and logged.

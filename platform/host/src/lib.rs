@@ -16,7 +16,7 @@ pub use monitor::{MIN_FREE_FILE, Memory, Monitor, Pressure, Swap, min_free_bytes
 pub struct Limits {
     /// All memory of the machine.
     pub total: Option<u64>,
-    /// What the kernel can give without swapping (MemAvailable).
+    /// The memory that the kernel can provide without swapping (MemAvailable).
     pub available: Option<u64>,
     /// The least memory limit of this process's cgroups, either version.
     pub cgroup: Option<u64>,

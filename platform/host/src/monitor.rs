@@ -16,7 +16,7 @@ pub const MIN_FREE_FILE: &str = "/proc/sys/vm/min_free_kbytes";
 pub struct Memory {
     /// All of it.
     pub total: u64,
-    /// What the kernel can give without swapping (MemAvailable).
+    /// The memory that the kernel can provide without swapping (MemAvailable).
     pub available: u64,
     /// Free memory.
     pub free: u64,

@@ -47,7 +47,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(10);
 /// Most sockets of a disk.
 pub const SOCKETS_MAX: usize = 64;
 
-/// Why a disk can't be created or removed.
+/// The reason why a disk can't be created or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel has no NBD.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// Why libvirt is unreachable, or a call failed.
+/// The reason why libvirt is unreachable, or a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no socket, or no process listens on it.
@@ -39,7 +39,7 @@ pub enum Error {
     /// The message violates libvirt's protocol, or is not the call's result.
     #[error("unexpected message from libvirt: {what}")]
     Garbage {
-        /// What is wrong with it.
+        /// The problem.
         what: String,
     },
     /// libvirt answered with an error.

@@ -59,7 +59,7 @@ pub struct MemoryDevice {
     pub block_bytes: u64,
 }
 
-/// Where a device's memory comes from.
+/// The memory backend of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
     /// `memory-backend-file`, `memory-backend-memfd`, `memory-backend-ram`.
@@ -129,7 +129,7 @@ impl Monitor {
         self.ask("query-status", Value::Null, deadline)
     }
 
-    /// How much memory the VM has.
+    /// The amount of memory of the VM.
     ///
     /// # Errors
     /// Those of [`Self::execute`].

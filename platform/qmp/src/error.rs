@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::GREETING_WAIT;
 use crate::line::LINE_BYTES_MAX;
 
-/// Why a monitor is unreachable, or a command failed.
+/// The reason why a monitor is unreachable, or a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no socket, or no process listens on it.
@@ -40,7 +40,7 @@ pub enum Error {
     /// The message is not QMP, or not the command's answer.
     #[error("the monitor does not speak QMP: {what}")]
     Garbage {
-        /// What is wrong with it.
+        /// The problem.
         what: String,
     },
     /// A line is longer than [`LINE_BYTES_MAX`].

@@ -43,7 +43,7 @@ pub enum Event {
 pub struct Events {
     /// Oldest first.
     pub seen: VecDeque<Event>,
-    /// How many events did not fit.
+    /// The number of events that did not fit.
     pub lost: u64,
 }
 

@@ -12,7 +12,7 @@ pub struct TooLong;
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     bytes: Vec<u8>,
-    /// Where the next line starts.
+    /// The offset of the next line.
     start: usize,
     /// End of the bytes that were searched for a line feed.
     searched: usize,

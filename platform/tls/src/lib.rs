@@ -25,7 +25,7 @@ pub use keys::{Differences, Keys};
 
 static TLS13_ALONE: &[&SupportedProtocolVersion] = &[&TLS13];
 
-/// Why TLS can't be set up.
+/// The reason why TLS can't be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// TLS failed, or its settings are invalid.
@@ -36,7 +36,7 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// No file with the authorities for servers is given.

@@ -11,7 +11,7 @@ use crate::{Claimed, Error};
 struct Mapping {
     base_host_virt_addr: u64,
     size: u64,
-    /// Where its contents begin in the snapshot's memory file.
+    /// The offset of its contents in the snapshot's memory file.
     offset: u64,
     page_size: Option<u64>,
     /// The older name. Some versions put KiB here, others bytes in spite of the name.

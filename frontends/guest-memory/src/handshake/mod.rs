@@ -35,7 +35,7 @@ impl Handshake {
     /// number of received memory files.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The problem of the text.
     pub fn decode(self, bytes: &[u8], files: usize) -> Result<Option<Vec<Claimed>>, Error> {
         match self {
             Self::CloudHypervisor => cloud_hypervisor::decode(bytes, files),
