@@ -39,7 +39,7 @@ pub enum Error {
     Directory {
         /// The path of the directory.
         path: String,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// An embedded store lies in this process.

@@ -7,53 +7,53 @@ use crate::{ClientId, Get, Key, PoolId, PoolSpec, Put, Statistics};
 pub enum Request<'a> {
     /// Store a value.
     Put {
-        /// Where.
+        /// The pool.
         pool: PoolId,
-        /// Under which key.
+        /// The key.
         key: Key,
         /// The bytes, 1 to [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX).
         value: &'a [u8],
     },
     /// Copy a value out.
     Get {
-        /// Where.
+        /// The pool.
         pool: PoolId,
-        /// Under which key.
+        /// The key.
         key: Key,
         /// Buffer for the bytes.
         value: &'a mut [u8],
     },
     /// Remove one value.
     FlushPage {
-        /// Where.
+        /// The pool.
         pool: PoolId,
-        /// Under which key.
+        /// The key.
         key: Key,
     },
     /// Remove all values of an object.
     FlushObject {
-        /// Where.
+        /// The pool.
         pool: PoolId,
         /// The object.
         object: u64,
     },
     /// Check whether a value exists.
     Exists {
-        /// Where.
+        /// The pool.
         pool: PoolId,
-        /// Under which key.
+        /// The key.
         key: Key,
     },
     /// Create a pool; join a shared pool that exists already.
     CreatePool {
-        /// For whom.
+        /// The client that owns the pool.
         client: ClientId,
-        /// Of what kind.
+        /// The kind of the pool.
         spec: PoolSpec,
     },
     /// Join a shared pool that exists.
     JoinPool {
-        /// Who.
+        /// The client.
         client: ClientId,
         /// The pool's UUID.
         uuid: u128,
@@ -65,7 +65,7 @@ pub enum Request<'a> {
     },
     /// Leave a shared pool.
     LeavePool {
-        /// Which, by the id that the client got when it joined.
+        /// The pool, by the id that the client got when it joined.
         pool: PoolId,
     },
     /// Read a client's counters.

@@ -85,7 +85,7 @@ pub enum Error {
     Missing {
         /// The index of the region.
         region: usize,
-        /// Which file it names.
+        /// The index of the file that it names.
         file: usize,
         /// The number of descriptors that came.
         came: usize,

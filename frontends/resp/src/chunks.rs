@@ -41,7 +41,7 @@ pub struct Chunks {
 }
 
 impl Chunks {
-    /// Begins to store a value of `total` bytes as chunks of `object`. `total` exceeds what a record holds.
+    /// Begins to store a value of `total` bytes as chunks of `object`. `total` exceeds the largest value in a record.
     pub fn begin(store: &Arc<Store>, pool: PoolId, object: u64, total: u64) -> Box<Self> {
         let mut chunks = Box::new(Self {
             store: Arc::clone(store),

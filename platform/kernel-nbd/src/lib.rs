@@ -58,7 +58,7 @@ pub enum Error {
     Refused {
         /// The request.
         what: &'static str,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// The answer is invalid.
