@@ -15,10 +15,10 @@ use crate::PAGE_SIZE;
 /// Most pages of one system call.
 const CALL_PAGES: usize = 64;
 
-/// Why not all of the bytes were transferred.
+/// The reason why not all bytes were transferred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferError {
-    /// The file ends before them, or takes no more.
+    /// The file ends before the last byte, or accepts no more.
     Short,
     /// The system call failed.
     Os(Errno),
@@ -100,11 +100,11 @@ impl<F: AsFd> PageFile<F> {
         read_exact_at(&self.0, bytes, offset(page, 0)?)
     }
 
-    /// Gives the room of pages back to the disk. They read as zeros afterwards, and the file keeps
+    /// Frees the disk space of pages. They read as zeros afterwards, and the file keeps
     /// its length.
     ///
     /// # Errors
-    /// As fallocate(2): the file system may not know holes.
+    /// As fallocate(2): the file system may not support holes.
     pub fn punch(&self, first: u64, count: u64) -> Result<(), Errno> {
         let bytes = |pages: u64| pages.checked_mul(PAGE_SIZE as u64).ok_or(Errno::INVAL);
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -178,7 +178,7 @@ pub fn open_direct(
     }
 }
 
-/// Where a page lies in the file, in bytes.
+/// The offset of a page in the file, bytes.
 fn offset(first: u64, done: usize) -> Result<u64, TransferError> {
     let page = first.checked_add(done as u64);
     let bytes = page.and_then(|page| page.checked_mul(PAGE_SIZE as u64));

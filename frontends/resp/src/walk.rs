@@ -15,9 +15,8 @@ const LISTED: usize = 256;
 /// cursor,
 /// 0 at the end.
 ///
-/// A cursor is the object up to which all keys are listed. The order is that of the store, which does not change. A
-/// key's
-/// object does not change either. So a key that exists from the first call to the last is listed.
+/// A cursor is the object up to which all keys are listed, in the store's order. The order stays the same while the store
+/// exists. A key's object never changes. So a key that exists from the first call to the last is listed.
 ///
 /// # Errors
 /// [`Trouble`] with the store.
