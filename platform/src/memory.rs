@@ -19,8 +19,7 @@ const NATIVE_TRIES: usize = 64;
 static NEXT_NATIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// Maps zeroed private memory for Spillway itself, with 4 KiB pages, left out of core dumps and without a reservation
-/// of
-/// swap. Returns its address.
+/// of swap. Returns its address.
 ///
 /// It lies in a part of the address space that the kernel does not choose for mappings. A program that unmaps a range
 /// and then maps the same range by MAP_FIXED must not overwrite it.
@@ -58,8 +57,7 @@ pub fn map_native(bytes: usize) -> Result<usize, Errno> {
 }
 
 /// Makes the kernel back a range by huge pages. At least one page of the range must be present. Present pages keep
-/// their
-/// contents, the others become zeros. This ignores the system's setting for transparent huge pages.
+/// their contents, the others become zeros. This ignores the system's setting for transparent huge pages.
 ///
 /// # Errors
 /// As madvise(2) for `MADV_COLLAPSE` (Linux 6.1): no huge page is free, or the range can't have one.

@@ -27,10 +27,8 @@ impl Pagemap {
     }
 
     /// Whether any process, this one included, has the page at offset `at` of a file in its page tables: it has mapped
-    /// the
-    /// page and touched it. The file lies in tmpfs or hugetlbfs, with pages of `bytes`. If the file lacks the page,
-    /// this
-    /// allocates it.
+    /// the page and touched it. The file lies in tmpfs or hugetlbfs, with pages of `bytes`. If the file lacks the page,
+    /// this allocates it.
     ///
     /// # Errors
     /// As mmap(2) and madvise(2) for `MADV_POPULATE_READ` (Linux 5.14).

@@ -22,8 +22,7 @@ pub fn serve_swap() -> Result<(), Errno> {
 /// such threads allocate half of the memory below its lowest watermark, before Linux 6.3 a quarter
 /// (`gfp_to_alloc_flags` and `__zone_watermark_ok` in mm/page_alloc.c). Programs that allocate faster than memory is
 /// written out keep free memory at that watermark. Without the priority, a thread that writes pages out over the
-/// network
-/// could then never allocate a page.
+/// network could then never allocate a page.
 ///
 /// # Errors
 /// `PERM` without CAP_SYS_NICE or RLIMIT_RTPRIO, and if the process's cgroup has no real-time share.

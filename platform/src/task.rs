@@ -64,8 +64,7 @@ extern "C" fn orphan(between: usize) {
 }
 
 /// Starts a thread in this process's thread group. It shares the memory and signal handlers, but not the descriptors
-/// and
-/// the file system context.
+/// and the file system context.
 ///
 /// # Errors
 /// If there is no memory for its stack or the kernel creates no more tasks.
@@ -101,9 +100,8 @@ impl Stack {
     }
 
     /// Writes a thread control block in the layout of the x86-64 ABI, and returns its address, the thread pointer.
-    /// Offsets
-    /// 0 and 16 hold the address itself, 40 the stack protector and 48 the pointer guard, both copied from the calling
-    /// thread.
+    /// Offsets 0 and 16 hold the address itself, 40 the stack protector and 48 the pointer guard, both copied from the
+    /// calling thread.
     fn thread_pointer(&self) -> usize {
         let pointer = self.base + STACK_BYTES + TLS_BELOW;
         let (canary, guard): (usize, usize);
@@ -158,12 +156,10 @@ impl Stack {
 ///
 /// # Safety
 /// `top` is the end of memory that nothing else uses meanwhile. It is aligned to 16 bytes, and the memory is large
-/// enough
-/// for `work` and what it calls. If `work` forks, the child has a copy of that memory.
+/// enough for `work` and what it calls. If `work` forks, the child has a copy of that memory.
 pub unsafe fn call_on(top: usize, work: Entry, argument: usize) {
     // SAFETY: the callee preserves r12, which holds this stack's pointer meanwhile; `clobber_abi` covers the ABI's
-    // other
-    // rules.
+    // other rules.
     unsafe {
         asm!("xchg rsp, r12", "call {work}", "mov rsp, r12",
             work = in(reg) work, inlateout("r12") top => _, in("rdi") argument,

@@ -247,8 +247,7 @@ impl Uffd {
     pub fn unregister(self, start: usize, bytes: usize) -> Result<(), Errno> {
         self.call::<OP_UNREGISTER, _>(&mut Range { start: start as u64, len: bytes as u64 })?;
         // The kernel wakes them before it unregisters the range. A fault that holds only its mapping's lock (Linux 6.6
-        // and
-        // later) can occur between the two steps, and would sleep for ever.
+        // and later) can occur between the two steps, and would sleep for ever.
         self.wake(start, bytes);
         Ok(())
     }
@@ -268,19 +267,15 @@ impl Uffd {
     /// Moves present pages to a range without pages, each page atomically. Wakes no thread.
     ///
     /// After `EXIST`, the page at which it stopped, and pages after it, may have *been* moved. If a page's entry
-    /// changes
-    /// meanwhile, `move_pages` of Linux 6.18 (mm/userfaultfd.c) keeps the `AGAIN` of its first attempt, moves the page
-    /// in
-    /// the second, takes that for a failure and tries again. For the same reason this does not allow holes in the
-    /// source:
-    /// on a hole, `move_pages` would try for ever.
+    /// changes meanwhile, `move_pages` of Linux 6.18 (mm/userfaultfd.c) keeps the `AGAIN` of its first attempt, moves
+    /// the page in the second, takes that for a failure and tries again. For the same reason this does not allow holes
+    /// in the source: on a hole, `move_pages` would try for ever.
     pub fn move_out(self, target: usize, source: usize, bytes: usize) -> Done {
         self.transfer::<OP_MOVE>(target, source, bytes, DONT_WAKE)
     }
 
     /// Moves one present page to an address without a page, and wakes the threads that wait there. `EXIST` means the
-    /// same
-    /// as for [`Uffd::move_out`]; it wakes no thread.
+    /// same as for [`Uffd::move_out`]; it wakes no thread.
     pub fn move_in(self, target: usize, source: usize) -> Done {
         self.transfer::<OP_MOVE>(target, source, PAGE_SIZE, 0)
     }

@@ -119,8 +119,7 @@ impl<W: Way> Line<W> {
     }
 
     /// Makes a call on one connection after another, until `make` returns that it was answered or the timeout passes.
-    /// An
-    /// impatient call uses one connection only.
+    /// An impatient call uses one connection only.
     fn call(&self, patient: bool, mut make: impl FnMut(&W::Connection) -> bool) -> bool {
         if self.is_down() {
             return false;

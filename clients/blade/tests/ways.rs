@@ -1,6 +1,5 @@
 //! A store's pages on a daemon, over its ring and over NVMe/TCP: while the daemon runs, when it ends, and when it
-//! starts
-//! again with its store or without.
+//! starts again with its store or without.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Executes batches on threads, for callers that wait on a descriptor.
 //!
 //! Each thread opens its own cache, so a thread that waits for a slow store delays no other. Each batch is answered
-//! even
-//! if the store is slow or lost: it fails when its deadline or a call's timeout passes. A lost store is opened again.
+//! even if the store is slow or lost: it fails when its deadline or a call's timeout passes. A lost store is opened
+//! again.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -227,8 +227,7 @@ fn pass_on(signal: c_int, info: &mut siginfo_t, context: &mut ucontext_t) {
         handler => {
             type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut ucontext_t);
             // SAFETY: the handler that the program installed for this signal. A handler with one argument finds it
-            // where
-            // this signature puts it.
+            // where this signature puts it.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         }
@@ -336,8 +335,7 @@ impl Fork {
     }
 
     /// Managed addresses that the kernel writes to during the call: the places for process and thread ids, and the
-    /// thread's
-    /// control block with its restartable sequences. 0 fills the unused entries.
+    /// thread's control block with its restartable sequences. 0 fills the unused entries.
     fn needed(&self) -> [usize; NEEDED_MAX] {
         let block = thread_pointer();
         let [first, second, third] = match self.number as libc::c_long {
@@ -375,8 +373,7 @@ impl Fork {
         let files = crate::guest_ram::hold_files();
         let work = Work { fork: self, pager, needed };
         // SAFETY: the native stack belongs to this thread while it holds `turn`. Its last bytes hold the `Work`, above
-        // the
-        // part that the callee uses.
+        // the part that the callee uses.
         let answer = unsafe {
             (top as *mut Work).write(work);
             call_on(top, make_on_native_stack, top);

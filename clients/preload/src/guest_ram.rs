@@ -90,8 +90,7 @@ fn is_private(descriptor: c_int) -> bool {
 pub unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> isize {
     type Sendmsg = unsafe extern "C" fn(c_int, *const msghdr, c_int) -> isize;
     // SAFETY: the program passes a valid message, whose control data is walked as in cmsg(3). glibc has this symbol
-    // with
-    // this signature since 2.0.
+    // with this signature since 2.0.
     unsafe {
         let any = FILES.lock().1 > 0;
         if any && hands_out_guest_ram(message) {

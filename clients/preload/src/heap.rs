@@ -60,8 +60,7 @@ allocator! {
         None => told(std::ptr::null_mut()),
     };
     // The C library's names for programs with allocators of their own. A block allocated by one name may be freed by
-    // the
-    // other.
+    // the other.
     /// `malloc(3)`.
     __libc_malloc(bytes: size_t) -> *mut c_void = malloc(bytes);
     /// `calloc(3)`.

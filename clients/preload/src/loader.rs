@@ -16,8 +16,7 @@ static DLOPEN: AtomicUsize = AtomicUsize::new(0);
 static DLMOPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Defines a function that clears RTLD_DEEPBIND in the register `$flags` and jumps to the function whose address
-/// `$real`
-/// holds. The first call looks the address up. The three pushes align the stack to 16 bytes.
+/// `$real` holds. The first call looks the address up. The three pushes align the stack to 16 bytes.
 macro_rules! without_deep_bind {
     ($(#[$doc:meta])* $name:ident, $flags:literal, $real:ident, $look_up:ident) => {
         $(#[$doc])*

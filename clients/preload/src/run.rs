@@ -89,8 +89,7 @@ fn refuse(tree: &Tree, pid: u32, error: Error) {
 }
 
 /// Makes an unpaged program end with the supervisor. A program that has changed its user can't open the tree page, so
-/// it
-/// runs unpaged, and the kernel has reset its parent death signal.
+/// it runs unpaged, and the kernel has reset its parent death signal.
 fn end_with_supervisor(environment: *const *const c_char) {
     let number = |path: &CStr| path.to_str().ok()?.split('/').nth(2)?.parse().ok();
     let supervisor: Option<i32> = variable(environment, ENV).and_then(number);

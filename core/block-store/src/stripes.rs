@@ -39,8 +39,7 @@ impl Stripes {
     }
 
     /// Takes all locks shared, one by one. This can't deadlock: a thread that holds a lock exclusively waits for no
-    /// other
-    /// lock.
+    /// other lock.
     pub fn all(&self) -> [RwLockReadGuard<'_, ()>; STRIPES] {
         core::array::from_fn(|stripe| self.shared(stripe as u64))
     }

@@ -25,8 +25,7 @@ pub trait Exports: Send + Sync {
     fn list(&self, client: ClientId) -> Vec<ExportInfo>;
 
     /// The device of a name, if the client may use it. Every caller gets the same [`Device`], because its locks
-    /// serialize
-    /// writes to parts of one page.
+    /// serialize writes to parts of one page.
     fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>>;
 }
 

@@ -27,8 +27,7 @@ pub struct Geometry {
     /// Length in bytes, a multiple of 4096.
     pub bytes: u64,
     /// The logical block size that frontends announce, if their protocol has one. The device itself accepts any range
-    /// of
-    /// bytes.
+    /// of bytes.
     pub block_size: BlockSize,
     /// Names this generation of the device; see [`fresh_uuid`](crate::fresh_uuid).
     pub uuid: u128,

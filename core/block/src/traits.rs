@@ -55,8 +55,7 @@ pub trait Device: Send + Sync + Debug {
     fn flush(&self) -> Result<(), Error>;
 
     /// Reports which parts of a range are stored. Fills `extents` from the front and returns how many it filled.
-    /// Adjacent
-    /// extents differ in `stored`. The first begins at `offset`; the last may end before the range does.
+    /// Adjacent extents differ in `stored`. The first begins at `offset`; the last may end before the range does.
     ///
     /// # Errors
     /// [`Error::Range`].

@@ -111,8 +111,7 @@ pub struct Standing {
 
 impl Standing {
     /// The growth, updated with the past interval. An interval without requests, or in which a limit held the client
-    /// back,
-    /// does not count.
+    /// back, does not count.
     fn grown(&self, client: &Sample<'_>) -> Option<f64> {
         let is_full = client.target_pages.is_none_or(|it| it <= client.used_pages);
         if is_full || client.puts_refused > 0 || !client.asks() {

@@ -41,8 +41,8 @@ pub struct ProgramCounters {
 
 impl ProgramCounters {
     /// The counters as a client's statistics, with local frames in place of the store's pages. A first touch is a
-    /// stored
-    /// put, a fault on a page that was paged out is a refused put and a miss. Accesses without a fault are not counted.
+    /// stored put, a fault on a page that was paged out is a refused put and a miss. Accesses without a fault are not
+    /// counted.
     pub const fn statistics(&self, target_pages: u64) -> Statistics {
         Statistics {
             puts: self.first_touches.saturating_add(self.refaults),

@@ -73,8 +73,7 @@ impl ConnectionSlots {
     }
 
     /// Takes a slot for a new connection. If it returns a number, the caller closes the connection with that number,
-    /// which
-    /// was displaced.
+    /// which was displaced.
     ///
     /// # Errors
     /// [`SlotsFull`] if authenticated peers hold all slots, or too many displaced connections have not ended.

@@ -145,8 +145,7 @@ impl Fabrics {
     }
 
     /// Encodes the command. By its data pointer the transport moves the data. The data of Connect is in the capsule, as
-    /// the
-    /// transport requires.
+    /// the transport requires.
     pub fn encode(&self, id: u16) -> Command {
         let new = |kind: u8| FabricsCommand::new(kind, id, DataPointer::transport(0));
         let entry: SubmissionQueueEntry = match self {

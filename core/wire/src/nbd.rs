@@ -2,8 +2,7 @@
 //! encodes those of servers. Numbers are big-endian.
 //!
 //! Specification: `doc/proto.md` of the NBD project. The old style and extended headers are not supported; clients do
-//! not
-//! need them.
+//! not need them.
 
 use crate::Error;
 

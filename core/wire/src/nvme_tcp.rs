@@ -294,8 +294,7 @@ impl Pdu<'_> {
 
 impl Transfer {
     /// Writes the header of a C2HData PDU to the start of `out`. Gives the offset of its [`Self::bytes`] bytes of data.
-    /// The
-    /// caller puts the data there and calls [`finish_data`], so that it is copied only once.
+    /// The caller puts the data there and calls [`finish_data`], so that it is copied only once.
     ///
     /// # Errors
     /// [`Error::Short`] if `out` has no room for the whole PDU.

@@ -143,8 +143,7 @@ impl Decoder {
     }
 
     /// The text to which the offsets of arguments refer: `command`, the beginning of the input, or the words of an
-    /// inline
-    /// command.
+    /// inline command.
     pub fn text<'a>(&'a self, command: &'a [u8]) -> &'a [u8] {
         if self.inline { &self.words } else { command }
     }

@@ -67,8 +67,7 @@ impl Far {
     }
 
     /// Copies the pages of a run to the tiers. Writes the place of each to `places`. A page that no tier accepted keeps
-    /// its
-    /// entry.
+    /// its entry.
     pub fn put(&self, map: &Map, run: Run, pages: &[PageBuf], places: &mut [PageLocation]) {
         if let Some((store, pool)) = &self.store {
             let mut scratch = lock(&self.scratch);
@@ -170,8 +169,7 @@ impl Blade {
     }
 
     /// Sends the pages at the indexes `which`. A page is safe if blade and mirror have it, or one of them while the
-    /// other
-    /// is down.
+    /// other is down.
     fn put(&self, map: &Map, which: &[usize], pages: &[PageBuf], places: &mut [PageLocation]) {
         let mut buffers = lock(&self.buffers);
         let SendBuffers { sealed, packed, table } = &mut *buffers;

@@ -241,8 +241,7 @@ impl Manager {
     }
 
     /// Waits for a message, while the caller holds the event lock. Processes an event before it returns. Returns the
-    /// unit
-    /// of a fault that this handler must answer, and whether the unit is write-protected.
+    /// unit of a fault that this handler must answer, and whether the unit is write-protected.
     fn next_fault(&self) -> Result<Option<(u64, bool)>, Fatal> {
         let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.subsec_nanos().into() };
         let mut polled = [PollFd::from_borrowed_fd(self.guest.events(), PollFlags::IN)];
@@ -367,8 +366,7 @@ impl Manager {
     }
 
     /// Evicts the next window of pages if the guest's memory takes more than `most` bytes; false if no page of the
-    /// window
-    /// left. If all tiers are full, or no page can leave, evictions pause for [`STUCK_PAUSE`].
+    /// window left. If all tiers are full, or no page can leave, evictions pause for [`STUCK_PAUSE`].
     fn evict_window(&self, most: u64) -> Result<bool, Fatal> {
         let mut buffers = lock(&self.eviction_buffers);
         // Another thread may have evicted every page meanwhile: then there is no reason to pause.

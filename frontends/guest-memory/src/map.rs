@@ -201,8 +201,7 @@ impl Map {
     }
 
     /// Sets the place of a page with a single store. If the process is killed, it has done this completely or not at
-    /// all,
-    /// and only after everything before it.
+    /// all, and only after everything before it.
     pub fn set_place(&self, unit: u64, place: PageLocation) {
         compiler_fence(Ordering::SeqCst);
         self.word(HEADER_WORDS + unit as usize).store(place.word(), Ordering::Release);

@@ -3,8 +3,7 @@
 //! The kernel gets one end of each pair of Unix sockets, and a thread of this process serves the other. There is no
 //! handshake and no listener, so no other process can interfere. The kernel may swap onto the disk, so running threads
 //! allocate nothing and are marked as IO flushers (`spillway_platform::swap`). The caller must lock the process's
-//! memory
-//! (mlockall) first.
+//! memory (mlockall) first.
 
 use std::fmt::Debug;
 use std::fs;

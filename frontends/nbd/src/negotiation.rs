@@ -91,8 +91,7 @@ impl Negotiation {
     }
 
     /// Processes bytes from the peer, and appends answers to `output`. Returns the number of consumed bytes, and what
-    /// to do
-    /// next.
+    /// to do next.
     ///
     /// # Errors
     /// [`Error::Wire`] and [`Error::Refused`]: close the connection.

@@ -53,8 +53,7 @@ impl Connections {
     }
 
     /// Adds a connection. Returns whether it displaced an unidentified one. Displaced connections end soon, so if too
-    /// many
-    /// have not ended, a new connection waits instead of being refused.
+    /// many have not ended, a new connection waits instead of being refused.
     fn begin(&self, number: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
         let waits = |open: &mut Open| open.slots.waits_for_ends();
         let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);

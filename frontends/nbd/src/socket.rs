@@ -68,8 +68,7 @@ enum Kind {
 }
 
 /// A connection. While its peer sends requests in quick succession, a read polls before it sleeps, so that the peer
-/// need
-/// not wake a thread with each request.
+/// need not wake a thread with each request.
 #[derive(Debug)]
 pub struct Socket {
     kind: Kind,

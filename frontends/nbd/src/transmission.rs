@@ -59,8 +59,7 @@ impl Transmission {
     }
 
     /// Executes the requests in `input`, as far as `output` has room for the replies. Returns the number of consumed
-    /// bytes,
-    /// and what it needs to continue. The capacity of `output` must be at least 64 KiB and a page.
+    /// bytes, and what it needs to continue. The capacity of `output` must be at least 64 KiB and a page.
     ///
     /// # Errors
     /// The peer violated the protocol, or the device failed in the middle of a reply. Close the connection.
@@ -159,8 +158,7 @@ impl Transmission {
     }
 
     /// The error of a request with an invalid range or other flags than `flags` and FUA. FUA is always allowed, because
-    /// a
-    /// write lasts as long as the store from the moment of its reply.
+    /// a write lasts as long as the store from the moment of its reply.
     fn objection(&self, request: &Request, flags: u16) -> Option<Failure> {
         if request.flags & !(flags | request_flags::FUA) != 0 {
             return Some(Failure::Invalid);
@@ -239,8 +237,7 @@ impl Transmission {
     }
 
     /// Appends the next piece of a read. A reply that fits the buffer is complete before any of it is sent, so an error
-    /// can
-    /// still replace it.
+    /// can still replace it.
     fn send(&mut self, output: &mut Output) -> Result<Option<Progress>, Error> {
         let TransmissionState::Sending { cookie, mut offset, mut left, mut begun } = self.state
         else {

@@ -78,8 +78,7 @@ fn slow_and_stuck_peers_hold_nobody_up() {
     let directory = tempfile::tempdir().unwrap();
     let (server, connect) = serve_unix(&registry, directory.path());
     // The first requests more than all buffers hold and reads none of it. The second stops in the middle of a request,
-    // the
-    // third in the middle of a write's data.
+    // the third in the middle of a write's data.
     let (mut deaf, mut silent, mut amid) = (connect(), connect(), connect());
     begin(&mut deaf, "disk");
     begin(&mut silent, "disk");

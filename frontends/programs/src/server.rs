@@ -130,8 +130,7 @@ impl EventLoop {
     }
 
     /// Waits for messages, at most [`TICK`]. Returns for each connection whether it is readable; `None` if the server
-    /// must
-    /// end.
+    /// must end.
     fn wait(&self) -> Option<Vec<bool>> {
         let fixed = [&self.stop, &self.listener].map(AsFd::as_fd);
         let sockets = self.connections.iter().map(|connection| connection.socket.as_fd());

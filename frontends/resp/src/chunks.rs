@@ -93,8 +93,7 @@ impl Chunks {
     }
 
     /// Calls `read` to fill the store's memory for the next bytes. `None` if there is no such memory: call
-    /// [`Self::push`]
-    /// then.
+    /// [`Self::push`] then.
     pub fn read(
         &mut self,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>,

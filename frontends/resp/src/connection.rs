@@ -89,8 +89,7 @@ impl Connection {
     }
 
     /// Calls `read` to read a long value directly into the store's memory. `None` if no long value is arriving, or if
-    /// the
-    /// input still holds bytes of it.
+    /// the input still holds bytes of it.
     pub fn read_value(
         &mut self,
         read: impl FnOnce(&mut [IoSliceMut<'_>]) -> io::Result<usize>,

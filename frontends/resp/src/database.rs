@@ -1,9 +1,8 @@
 //! One database: a pool of the store. The hash of a key is the object of its record.
 //!
 //! All data of a key lies in the store, so it survives the daemon. A record is never changed in place: the new record
-//! is
-//! put at another index of the same object, then the old one is removed. If the daemon is killed between the two, the
-//! record with the higher version counts (see [`crate::opening`]). All work on a key happens under the lock of its
+//! is put at another index of the same object, then the old one is removed. If the daemon is killed between the two,
+//! the record with the higher version counts (see [`crate::opening`]). All work on a key happens under the lock of its
 //! stripe.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

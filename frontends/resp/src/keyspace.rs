@@ -1,10 +1,8 @@
 //! The databases of each client, and their pools.
 //!
 //! A persistent database is a private pool with a mark: a value with the number of the database. The mark moves with
-//! the
-//! client to another daemon. An ephemeral database is a shared pool that only its client may join, because a get
-//! removes
-//! the value from a private ephemeral pool.
+//! the client to another daemon. An ephemeral database is a shared pool that only its client may join, because a get
+//! removes the value from a private ephemeral pool.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
@@ -88,8 +86,7 @@ impl Keyspace {
     /// [`Trouble`] with the store.
     pub fn flush(&self, number: u32) -> Result<(), Trouble> {
         // The lock is held until the new pool has replaced the old one. Otherwise another thread could find no pool,
-        // and
-        // open a second database.
+        // and open a second database.
         let mut databases = self.lock();
         let database = self.database_in(&mut databases, number)?;
         database.flush(|pool| {

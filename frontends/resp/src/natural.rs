@@ -79,8 +79,7 @@ impl Natural {
     }
 
     /// The quotient and exponent with `self` / `divisor` = quotient * 2^exponent. The quotient has at least 100 bits.
-    /// Its last
-    /// bit is also set if there is a remainder. Neither number is zero.
+    /// Its last bit is also set if there is a remainder. Neither number is zero.
     pub fn quotient(mut self, mut divisor: Self) -> (u128, i32) {
         const STEPS: usize = 102;
         let exponent = self.bits() as i32 - divisor.bits() as i32 - STEPS as i32;

@@ -49,8 +49,7 @@ pub fn open(database: &Database) -> Result<(), Trouble> {
 }
 
 /// Counts the keys of a database, and removes records that a newer one replaces. No other thread may change the
-/// database
-/// meanwhile.
+/// database meanwhile.
 ///
 /// # Errors
 /// [`Trouble`] with the store.

@@ -131,8 +131,7 @@ impl Output {
     }
 
     /// Gives the worker's buffer back if all replies are sent. Between turns a connection has memory only for replies
-    /// that
-    /// wait.
+    /// that wait.
     pub fn give_back(&mut self, spare: &mut Vec<u8>) {
         if !self.is_empty() {
             return;

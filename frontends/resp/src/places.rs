@@ -38,8 +38,7 @@ impl Places {
     }
 
     /// Takes a slot for a new connection. True if an unidentified connection is replaced: its socket is shut down, and
-    /// its
-    /// worker notices that. A replaced connection ends within moments, so a new one waits for that instead of being
+    /// its worker notices that. A replaced connection ends within moments, so a new one waits for that instead of being
     /// refused.
     ///
     /// # Errors

@@ -109,8 +109,7 @@ impl Transport {
     }
 
     /// Reads the bytes that have arrived into several parts, in order; 0 at the end. Only for plain sockets: TLS has
-    /// the bytes
-    /// in one part.
+    /// the bytes in one part.
     ///
     /// # Errors
     /// As for [`Self::read`].

@@ -12,8 +12,7 @@ use crate::trouble::Trouble;
 const LISTED: usize = 256;
 
 /// Calls `visit` with the name and footer of each key behind a cursor, until `visit` returns false. Gives the next
-/// cursor,
-/// 0 at the end.
+/// cursor, 0 at the end.
 ///
 /// A cursor is the object up to which all keys are listed, in the store's order. The order stays the same while the store
 /// exists. A key's object never changes. So a key that exists from the first call to the last is listed.

@@ -112,8 +112,7 @@ impl<'a> Session<'a> {
     }
 
     /// Executes a command, except for copying a value to the data area. So the atomic instructions of several commands
-    /// come
-    /// before all their copies; after a copy, each would stall on it.
+    /// come before all their copies; after a copy, each would stall on it.
     #[inline]
     pub fn begin(&mut self, region: &Region, command: &Command) -> Begun<'a> {
         let outcome = match command.opcode {

@@ -2,11 +2,9 @@
 //!
 //! A thread that polls answers within a microsecond, but keeps a core busy. A thread that sleeps must be woken, which
 //! takes some ten microseconds, and several times as long on a sleeping core of a VM. So a few threads may poll, each
-//! for
-//! a time adapted to its client's pauses. If a thread slept in a pause that is no longer than the longest polling time,
-//! its polling time doubles. After a longer pause it halves, finally to zero. KVM polls for its virtual processors by
-//! the
-//! same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
+//! for a time adapted to its client's pauses. If a thread slept in a pause that is no longer than the longest polling
+//! time, its polling time doubles. After a longer pause it halves, finally to zero. KVM polls for its virtual
+//! processors by the same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
 //!
 //! Polling on a contended core is harmful: the scheduler counts it as work, and then lets other threads run for
 //! milliseconds. A thread that had slept would run as soon as it is woken. So a thread that lost its core for

@@ -80,8 +80,7 @@ impl Region {
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] if the number of offsets is not the region's number of huge pages, or an offset
-    /// is
-    /// not of a huge page within the file; those of mmap(2).
+    /// is not of a huge page within the file; those of mmap(2).
     pub fn map_guest(file: impl AsFd, offsets: &[u64], geometry: Geometry) -> io::Result<Self> {
         let end = rustix::fs::fstat(&file)?.st_size as u64;
         let page = WINDOW_PAGE_BYTES as u64;
@@ -125,8 +124,7 @@ impl Region {
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice. The agent could shorten the file; it is trusted
-        // like
-        // the kernel.
+        // like the kernel.
         let base = unsafe {
             let base =
                 rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)?;
@@ -138,13 +136,11 @@ impl Region {
     }
 
     /// Frees the region's memory, even if the other side keeps its descriptor or mapping. Afterwards the region reads
-    /// as
-    /// zeros.
+    /// as zeros.
     pub fn discard(&self) {
         let (base, bytes) = (self.base.cast::<c_void>(), self.geometry.region_bytes());
         // SAFETY: readers of the region tolerate any bytes at any time, also zeros. If the daemon locks its memory, it
-        // has
-        // locked the region too, and the kernel refuses to remove locked memory.
+        // has locked the region too, and the kernel refuses to remove locked memory.
         let removed = unsafe {
             rustix::mm::munlock(base, bytes)
                 .and_then(|()| rustix::mm::madvise(base, bytes, Advice::LinuxRemove))
@@ -232,8 +228,7 @@ impl Region {
     }
 
     /// Writes completion number `count` with its phase bit. A client that sees it also sees all earlier writes to the
-    /// data
-    /// area.
+    /// data area.
     #[inline]
     pub fn complete(&self, count: u32, completion: Completion) {
         let bytes = Completion { phase: self.geometry.phase(count), ..completion }.encode();

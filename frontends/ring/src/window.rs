@@ -26,8 +26,7 @@ pub struct Attached {
     /// The number of the server's run; see [`spillway_wire::ring::Welcome::Granted`].
     pub instance: u64,
     /// Carries wake-ups both ways, each a message of [`spillway_wire::ring::WAKE`]. The server closes its end after it
-    /// has
-    /// unmapped the region, never before.
+    /// has unmapped the region, never before.
     pub socket: OwnedFd,
     state: Arc<AttachedState>,
 }

@@ -14,10 +14,8 @@ use crate::map::BlockLocation;
 
 impl Disk {
     /// Moves up to `blocks_max` blocks from the store to the backing file. It chooses blocks that were read back,
-    /// because a
-    /// swap slot that was read is probably dead, then the blocks that were put longest ago. Stops at `deadline`. A
-    /// cache disk
-    /// has no blocks to move.
+    /// because a swap slot that was read is probably dead, then the blocks that were put longest ago. Stops at
+    /// `deadline`. A cache disk has no blocks to move.
     pub fn demote(&self, blocks_max: usize, deadline: Option<Instant>) -> Demoted {
         let mut demoted = Demoted::default();
         if self.config.kind == Kind::Cache || blocks_max == 0 {

@@ -381,8 +381,7 @@ impl Disk {
     }
 
     /// Makes completed writes of a cache disk durable. For a swap disk it does nothing, because swapped pages are
-    /// useless
-    /// after the host restarts.
+    /// useless after the host restarts.
     ///
     /// # Errors
     /// [`Error::File`].

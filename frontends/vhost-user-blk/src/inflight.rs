@@ -109,8 +109,7 @@ impl QueueInflight {
     }
 
     /// Starts tracking, with the used ring at `used_index`. Returns the heads of the requests that were in flight, in
-    /// the
-    /// order of their arrival.
+    /// the order of their arrival.
     pub fn recover(&mut self, used_index: u16) -> Vec<u16> {
         if self.field::<u16>(8) != Some(VERSION) {
             self.set(10, self.size);

@@ -162,8 +162,7 @@ impl Map {
     }
 
     /// Sets the place of blocks of a group. Bit `n` of `chosen` stands for block `first + n`. Does not write entries
-    /// that
-    /// have this place already. The caller holds the group's lock exclusively.
+    /// that have this place already. The caller holds the group's lock exclusively.
     pub fn set(&self, first: u64, chosen: u64, place: BlockLocation) -> io::Result<()> {
         let bits = (0..u64::BITS).filter(|bit| chosen >> bit & 1 != 0);
         let changed = |bit: &u32| self.place(first + u64::from(*bit)) != place;

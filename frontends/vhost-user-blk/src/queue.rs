@@ -70,8 +70,7 @@ impl RunningQueue {
     ///
     /// # Errors
     /// `InvalidInput` if it does not lie in the guest's memory; the kernel's error if there are no threads or
-    /// descriptors
-    /// left.
+    /// descriptors left.
     pub fn start(setup: Setup) -> io::Result<Self> {
         let invalid = |_| io::Error::from(io::ErrorKind::InvalidInput);
         let mut queue = Queue::new(setup.size).map_err(invalid)?;

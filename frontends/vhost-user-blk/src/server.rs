@@ -21,8 +21,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
 /// A disk's server: one thread for the socket, and one for each queue in use. Dropping it ends them, except a thread
-/// that
-/// a guest blocks.
+/// that a guest blocks.
 #[derive(Debug)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -40,8 +39,7 @@ struct Shared {
 
 impl Server {
     /// Serves `disk`, with at most `queues` queues, to processes that connect to `listener`. The socket's mode decides
-    /// who
-    /// can connect.
+    /// who can connect.
     ///
     /// # Errors
     /// If there are no threads or descriptors left.

@@ -64,8 +64,7 @@ impl Service {
     }
 
     /// Executes the request whose chain begins at `head`. Returns the number of bytes written to the guest's memory; 0
-    /// if
-    /// the chain is malformed.
+    /// if the chain is malformed.
     pub fn serve(&mut self, memory: &GuestMemoryMmap, table: DescriptorTable, head: u16) -> u32 {
         self.try_to_serve(memory, table, head).unwrap_or_else(|malformed| {
             self.mover.disk.count_error(&malformed.into());

@@ -280,8 +280,7 @@ impl Monitor {
     }
 
     /// The mapping of a guest-physical address: the name of the memory, which is its backend's id, and the virtual
-    /// address
-    /// in QEMU. None if there is no RAM at the address.
+    /// address in QEMU. None if there is no RAM at the address.
     ///
     /// # Errors
     /// Those of [`Self::execute`].

@@ -255,9 +255,9 @@ impl Monitor {
     }
 
     /// The next answer among the whole lines received, with its command's id. Queues the events before it. QEMU
-    /// executes a
-    /// command even if its client has gone, and sends the answer to the next client, ahead of that client's answers. So
-    /// answers with foreign ids are skipped until the first answer of this connection; after that they are an error.
+    /// executes a command even if its client has gone, and sends the answer to the next client, ahead of that client's
+    /// answers. So answers with foreign ids are skipped until the first answer of this connection; after that they are
+    /// an error.
     fn next_answer(&mut self) -> Result<Option<(u64, Outcome)>, Error> {
         while let Some(message) = self.next_message()? {
             if let Some(name) = message.event {
