@@ -7,20 +7,22 @@ use std::time::Duration;
 use spillway_client::Url;
 use spillway_types::parse_size;
 
-/// What the module is told when it is loaded.
+/// The parsed arguments of `loadmodule`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
     /// The daemon's socket.
     pub path: PathBuf,
     /// Shorter values stay in the server.
     pub min_bytes: u64,
-    /// How long an answer of the store is waited for.
+    /// How long the server waits for an answer of the store.
     pub deadline: Duration,
-    /// Most bytes of values that are gone and kept for a child that saves; beyond, no more leave.
+    /// Most bytes of deleted values that the store keeps for a child that saves. Beyond that, no more values move to
+    /// the store.
     pub child_limit_bytes: u64,
     /// Whether unmodified clients use the store.
     pub transparent: bool,
-    /// The share of `maxmemory` from which on their strings leave; 0 for always, and without a limit too.
+    /// The percentage of `maxmemory` above which strings of unmodified clients move to the store. 0: always, even
+    /// without a limit.
     pub spill_from_percent: u8,
 }
 
@@ -38,10 +40,10 @@ impl Default for Arguments {
 }
 
 impl Arguments {
-    /// Reads them.
+    /// Parses names and values.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// A line that says what is wrong.
     pub fn parse(texts: &[&[u8]]) -> Result<Self, String> {
         let mut arguments = Self::default();
         for pair in texts.chunks(2) {

@@ -1,21 +1,21 @@
-//! Values that the server has let go of, until the store has let go of them too.
+//! Deleted values that are still in the store.
 
 use crate::session::Extent;
 
-/// What is to be flushed, now or when the child that saves has ended.
+/// Values to flush now, or when the child that saves has ended.
 #[derive(Debug, Default)]
 pub struct Discards {
-    /// To be flushed now.
+    /// To flush now.
     due: Vec<Extent>,
-    /// To be flushed when the child has ended.
+    /// To flush when the child has ended.
     kept: Vec<Extent>,
     kept_bytes: u64,
-    /// Values with lower numbers were there when the child was forked; none when there is no child.
+    /// The child sees values with lower numbers: they existed at its fork. `None` when there is no child.
     child_sees_below: Option<u64>,
 }
 
 impl Discards {
-    /// The server has let go of a value.
+    /// Adds a value that the server has deleted.
     pub fn add(&mut self, extent: Extent) {
         if self.child_sees_below.is_some_and(|below| extent.first < below) {
             self.kept.push(extent);
@@ -25,45 +25,45 @@ impl Discards {
         }
     }
 
-    /// A child was forked, before the value `next` was put.
+    /// Records that a child was forked, before the value `next` was put.
     pub fn child_born(&mut self, next: u64) {
         self.child_sees_below = Some(next);
     }
 
-    /// The child has ended.
+    /// Records that the child has ended.
     pub fn child_died(&mut self) {
         self.child_sees_below = None;
         self.kept_bytes = 0;
         self.due.append(&mut self.kept);
     }
 
-    /// Takes at most `most` of what is to be flushed now.
+    /// Takes at most `most` of the values to flush now.
     pub fn take(&mut self, most: usize) -> Vec<Extent> {
         let from = self.due.len().saturating_sub(most);
         let taken = self.due.split_off(from);
         if self.due.is_empty() {
-            // Freeing a million values must not leave room for a million.
+            // Do not keep the capacity: deleting a million values would leave memory for a million.
             self.due = Vec::new();
         }
         taken
     }
 
-    /// What could not be flushed.
+    /// Puts back values that could not be flushed.
     pub fn put_back(&mut self, extents: Vec<Extent>) {
         self.due.extend(extents);
     }
 
-    /// The store has nothing of it any more.
+    /// Forgets all values: the store has lost the pool.
     pub fn forget(&mut self) {
         (self.due, self.kept, self.kept_bytes) = (Vec::new(), Vec::new(), 0);
     }
 
-    /// Values to be flushed now.
+    /// The number of values to flush now.
     pub fn due(&self) -> usize {
         self.due.len()
     }
 
-    /// Bytes of values that are kept for the child.
+    /// Bytes of values that the store keeps for the child.
     pub const fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }

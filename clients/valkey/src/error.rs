@@ -1,9 +1,9 @@
 //! Why a value can't be read.
 
-/// The answer for a key that holds a value of another type.
+/// The reply for a key that holds a value of another type.
 pub const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
-/// What a client, a log line or a dump is told. The first word is the code of RESP errors.
+/// Why a value can't be read, for clients, log lines and dumps. The first word is the RESP error code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is no connection to the store.
@@ -12,13 +12,13 @@ pub enum Error {
     /// This server's pool in the store was destroyed.
     #[error("SPILL the store has lost the value: its pool was destroyed")]
     NoPool,
-    /// The store was started anew, or somebody removed the value from it.
+    /// The store was restarted without its content, or the value was removed from it.
     #[error("SPILL the store has lost the value")]
     Lost,
-    /// What the store gave is not what was put.
+    /// The store returned other bytes than were put.
     #[error("SPILL the value from the store has a wrong checksum")]
     Checksum,
-    /// The store has the value, and can't give it.
+    /// The store has the value but failed to return it.
     #[error("SPILL the store failed: {0}")]
     Store(spillway_client::Error),
     /// The server has no memory for the value.

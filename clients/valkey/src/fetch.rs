@@ -1,4 +1,4 @@
-//! Values that are so large that a client waits for them, and the server does not.
+//! Large values: a thread fetches them while only the client waits, not the server.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,15 +8,15 @@ use crate::error::{Error, WRONG_TYPE};
 use crate::server::{Context, Found, Key, Text, Waiting, Work};
 use crate::value::{SpilledValue, Value};
 
-/// Bytes of a value from which on its client waits: by the rate in ADR 27, 164 µs for 1 MiB, the server would be held up for
-/// some 40 µs.
+/// Values of at least this many bytes are fetched on a thread. By the rate in ADR 27, 164 µs for 1 MiB, fetching this
+/// much would hold up the server for some 40 µs.
 pub const BORDER_BYTES: u64 = 256 << 10;
-/// Clients for whom values are fetched at a time; more are served as if there were no such threads.
+/// Most clients that wait for a fetch at a time. Further ones are served in the server's thread.
 const WAITING_MAX: usize = 64;
 /// Threads that fetch.
 const THREADS: usize = 2;
 
-/// What is done with a key and its bytes once they have come and the client has its answer.
+/// What to do with a key and its fetched bytes after the reply to the client.
 pub type Then = fn(&Context<'_>, &Text<'_>, &[u8]);
 
 /// A value that a client waits for.
@@ -26,7 +26,7 @@ struct Fetch {
     then: Option<Then>,
 }
 
-/// A value that has come.
+/// A fetched value.
 struct Fetched {
     value: Arc<SpilledValue>,
     bytes: Result<Vec<u8>, Error>,
@@ -58,7 +58,7 @@ impl Queue {
                 }
             };
             drop(fetches);
-            // At most the store's deadline.
+            // Takes at most the store's deadline.
             let bytes = fetch.value.read();
             fetch.waiting.finish(Fetched { value: fetch.value, bytes, then: fetch.then });
         }
@@ -68,7 +68,7 @@ impl Queue {
 /// Starts the threads.
 ///
 /// # Errors
-/// In one line, when there are none to be had.
+/// A line, when a thread can't be started.
 pub fn start() -> Result<(), String> {
     if QUEUE.get().is_some() {
         return Ok(());
@@ -80,7 +80,7 @@ pub fn start() -> Result<(), String> {
     })
 }
 
-/// Lets the client of a GET wait for a value, if it is large, and the client may wait.
+/// Makes the client of a GET wait for a value, if it is large and the client may block.
 pub fn wait_for(context: &Context<'_>, value: &Value, then: Option<Then>) -> bool {
     let (Some(queue), Some(value)) = (QUEUE.get(), value.in_store()) else { return false };
     if value.bytes() < BORDER_BYTES || queue.fetches().len() >= WAITING_MAX {
@@ -99,7 +99,7 @@ impl Work for Fetched {
         let same =
             |found: &Value| found.in_store().is_some_and(|now| Arc::ptr_eq(now, &self.value));
         match key.find::<Value>() {
-            // What has come is what is there: values never change.
+            // The fetched bytes are current if the key still has this value: values never change.
             Found::Ours(found) if same(found) => match &self.bytes {
                 Ok(bytes) => {
                     context.reply_bytes(bytes);

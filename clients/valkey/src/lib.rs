@@ -11,8 +11,8 @@
 //!  child that saves: a session of its own, no lock of the server's --> the dump has the bytes
 //! ```
 //!
-//! A value never changes: what is overwritten gets another number. So a child sees the values of the
-//! moment of its fork for as long as nothing that it sees is flushed.
+//! A value never changes: an overwrite gets another number. So a child sees the values of the moment of its fork as
+//! long as none of them is flushed.
 
 mod arguments;
 mod commands;
@@ -42,7 +42,7 @@ static ALLOCATOR: ServerAllocator = ServerAllocator;
 /// The module's version, as the server lists it.
 const VERSION: c_int = 1;
 
-/// What the server calls when it loads the module.
+/// The entry point that the server calls when it loads the module.
 ///
 /// # Safety
 /// Only a server calls it, with its context and the module's arguments.

@@ -1,4 +1,4 @@
-//! One connection to the store, and this server's pool there.
+//! A connection to the store, and this server's pool there.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 
-/// Bytes of the pieces in which a value lies in the store. The ring carries one at a time.
+/// Bytes of a chunk. A value lies in the store as chunks; the ring carries one at a time.
 pub const CHUNK_BYTES: usize = 1 << 20;
-/// Bits of a chunk's number that are the index under its object.
+/// Bits of a chunk's number that are its index under the object.
 const INDEX_BITS: u32 = 20;
 
-/// Chunks of one value: consecutive numbers, none of which is ever used again.
+/// Chunks of one value: consecutive numbers that are never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Number of the first.
+    /// Number of the first chunk.
     pub first: u64,
     /// Bytes of the value, at least 1.
     pub bytes: u64,
 }
 
 impl Extent {
-    /// How many chunks it has.
+    /// The number of chunks.
     pub const fn chunks(self) -> u64 {
         self.bytes.div_ceil(CHUNK_BYTES as u64)
     }
@@ -38,7 +38,7 @@ const fn key(number: u64) -> Key {
     Key::new(number >> INDEX_BITS, (number & ((1 << INDEX_BITS) - 1)) as u32)
 }
 
-/// The checksum of a value so far, with its next chunk.
+/// The running checksum of a value, extended by its next chunk.
 fn checksum(before: u64, chunk: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(before, chunk)
 }
@@ -51,8 +51,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects to the daemon that listens at `path`, and takes the pool of this identity, if it is there,
-    /// else a new one where `make` allows that. The pool goes with the last process that holds it.
+    /// Connects to the daemon that listens at `path`, and opens the pool with this identity. If it does not exist and
+    /// `make` is true, creates a new one. The daemon destroys the pool after the last process that holds it has ended.
     pub fn connect(
         path: &Path,
         deadline: Duration,
@@ -76,7 +76,7 @@ impl Session {
         Ok(Self { store: Box::new(ring), pool, identity })
     }
 
-    /// Which pool it is.
+    /// The identity of the pool.
     pub const fn identity(&self) -> u128 {
         self.identity
     }
@@ -86,8 +86,7 @@ impl Session {
         self.store.statistics().is_ok()
     }
 
-    /// Puts a value; its checksum. `None` when the store refuses a part of it: then the extent is to be
-    /// flushed.
+    /// Puts a value, and returns its checksum. `None` when the store refuses a part of it: then flush the extent.
     pub fn put(&self, extent: Extent, value: &[u8]) -> Result<Option<u64>, Error> {
         let mut sum = extent.first;
         for (key, chunk) in extent.keys().zip(value.chunks(CHUNK_BYTES)) {
@@ -99,7 +98,7 @@ impl Session {
         Ok(Some(sum))
     }
 
-    /// Reads a value into `value`, which has its length.
+    /// Reads a value into `value`, whose length is the value's.
     pub fn read(&self, extent: Extent, sum: u64, value: &mut [u8]) -> Result<(), Error> {
         let mut found = extent.first;
         for (key, chunk) in extent.keys().zip(value.chunks_mut(CHUNK_BYTES)) {
@@ -109,7 +108,7 @@ impl Session {
         if found == sum { Ok(()) } else { Err(Error::Checksum) }
     }
 
-    /// Reads a value chunk by chunk. What was taken is right only if there is no error in the end.
+    /// Reads a value chunk by chunk. The chunks are verified only when this returns without an error.
     pub fn read_each(
         &self,
         extent: Extent,
@@ -150,7 +149,7 @@ impl Session {
     }
 }
 
-/// What an error of the way to the store means: the connection has ended, or this one value can't be had.
+/// Maps an error of the client: the connection has ended, or only this value can't be read.
 fn away(error: spillway_client::Error) -> Error {
     use spillway_client::Error as Client;
     match error {

@@ -1,4 +1,4 @@
-//! The module's state: the way to the store, and the values there.
+//! The module's state: the connection to the store, and the values there.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,23 +14,23 @@ use crate::error::Error;
 use crate::server::{Level, log};
 use crate::session::{Extent, Session};
 
-/// Values that are flushed at a time.
+/// Most values in one flush.
 const FLUSHES: usize = 256;
-/// Values that a put which is refused flushes first, in the server's thread.
+/// Most values that a refused put flushes before it tries again, in the server's thread.
 const FLUSHES_FOR_ROOM: usize = 64;
-/// Time in which values gather before they are flushed together, so that not each of them wakes a thread.
+/// Time that deleted values gather before they are flushed together, so that not every one wakes a thread.
 const GATHERING: Duration = Duration::from_millis(5);
-/// Time between two attempts to connect, and between two looks at a connection that nobody uses.
+/// Time between two attempts to connect, and between two checks of an idle connection.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 static SPILL: OnceLock<Spill> = OnceLock::new();
-/// The connection of a child that saves, made there.
+/// The connection of a child that saves. The child itself makes it.
 static CHILD: OnceLock<Result<Session, Error>> = OnceLock::new();
 
-/// Counters that the operator sees.
+/// Counters for the operator.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Values in the store, and their bytes.
+    /// Values in the store.
     pub spilled_values: AtomicU64,
     /// Bytes of values in the store.
     pub spilled_bytes: AtomicU64,
@@ -58,31 +58,31 @@ pub struct Spill {
     deadline: Duration,
     child_limit_bytes: u64,
     session: Mutex<Option<Arc<Session>>>,
-    /// The pool's identity, its low and its high half, zero before there is one. A child forked between
-    /// the two writes finds no pool of that name, and fails safely.
+    /// The pool's identity, low and high half; zero before there is one. A child forked between the two writes finds no
+    /// pool of that identity, and fails safely.
     identity: [AtomicU64; 2],
-    /// Number of the next chunk that is put.
+    /// Number of the next chunk to put.
     next: AtomicU64,
-    /// Values with lower numbers went with a pool that is gone.
+    /// Values with lower numbers were lost with an earlier pool.
     lost_below: AtomicU64,
     discards: Mutex<Discards>,
-    /// Something is to be flushed, or the connection has ended.
+    /// Signals that there are values to flush, or that the connection has ended.
     wake: Condvar,
-    /// Whether the operator has been told that the store refuses.
+    /// Whether the log has reported that the store refuses values.
     told_refused: AtomicBool,
-    /// What happened so far.
+    /// Counters for the operator.
     pub counters: Counters,
 }
 
-/// The module's state. Whatever the server calls runs after [`start`].
+/// The module's state. Every callback of the server runs after [`start`].
 pub fn spill() -> &'static Spill {
     SPILL.get().expect("the server calls the module once it is loaded")
 }
 
-/// Starts the module. A store that can't be reached is looked for until it can.
+/// Starts the module. While the store can't be reached, a thread keeps trying.
 ///
 /// # Errors
-/// In one line, when there is no thread to be had.
+/// A line, when the thread can't be started.
 pub fn start(arguments: Arguments) -> Result<(), String> {
     let spill = SPILL.get_or_init(|| Spill {
         server: getpid(),
@@ -112,7 +112,7 @@ pub fn start(arguments: Arguments) -> Result<(), String> {
     keeper.map(|_| ()).map_err(|error| format!("no thread: {error}"))
 }
 
-/// Tells the module that a child was forked, or has ended.
+/// Records that a child was forked (`born`), or has ended.
 pub fn on_fork(born: bool) {
     let spill = spill();
     let mut discards = spill.discards();
@@ -133,7 +133,7 @@ impl Spill {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this process is a child of the server's, which saves.
+    /// Whether this process is a child of the server that saves.
     pub fn in_child(&self) -> bool {
         getpid() != self.server
     }
@@ -148,17 +148,17 @@ impl Spill {
         self.session().is_some()
     }
 
-    /// Bytes of values that are gone and kept for a child that saves.
+    /// Bytes of deleted values that the store keeps for a child that saves.
     pub fn kept_bytes(&self) -> u64 {
         self.discards().kept_bytes()
     }
 
-    /// Values that are gone and not flushed yet.
+    /// Deleted values that are not flushed yet.
     pub fn unflushed(&self) -> u64 {
         self.discards().due() as u64
     }
 
-    /// Puts a value into the store: where it lies, and its checksum. `None` when it is to stay in the server.
+    /// Puts a value into the store. Returns its place and its checksum; `None` when the value must stay in the server.
     pub fn put(&self, value: &[u8]) -> Option<(Extent, u64)> {
         let bytes = value.len() as u64;
         if bytes < self.min_bytes || self.kept_bytes() > self.child_limit_bytes {
@@ -175,13 +175,13 @@ impl Spill {
                 }
                 Ok(None) => self.discard(extent),
                 Err(error) => {
-                    // Whether it took effect is not known.
+                    // The put may have taken effect.
                     self.discard(extent);
                     self.note(&session, &error);
                     return None;
                 }
             }
-            // What is to be flushed anyway may make room. The module's thread helps at once.
+            // Flushing deleted values may make room. The module's thread helps at once.
             self.wake.notify_one();
             if attempt == 0 && !self.flush_some(&session, FLUSHES_FOR_ROOM) {
                 break;
@@ -194,7 +194,7 @@ impl Spill {
         None
     }
 
-    /// Reads a value into memory of the server's.
+    /// Reads a value into new memory of the server.
     pub fn read(&self, extent: Extent, sum: u64) -> Result<Vec<u8>, Error> {
         let mut value = Vec::new();
         let bytes = usize::try_from(extent.bytes).unwrap_or(usize::MAX);
@@ -204,12 +204,12 @@ impl Spill {
         Ok(value)
     }
 
-    /// Reads a value into `value`, which has its length.
+    /// Reads a value into `value`, whose length is the value's.
     pub fn read_into(&self, extent: Extent, sum: u64, value: &mut [u8]) -> Result<(), Error> {
         self.with_session(extent, |session| session.read(extent, sum, value))
     }
 
-    /// Reads a value chunk by chunk. What was taken is right only if there is no error in the end.
+    /// Reads a value chunk by chunk. The chunks are verified only when this returns without an error.
     pub fn read_each(
         &self,
         extent: Extent,
@@ -219,7 +219,7 @@ impl Spill {
         self.with_session(extent, |session| session.read_each(extent, sum, take))
     }
 
-    /// Does `read` with the connection of this process.
+    /// Calls `read` with the connection of this process.
     fn with_session(
         &self,
         extent: Extent,
@@ -240,13 +240,13 @@ impl Spill {
             if is_lost { Err(Error::Lost) } else { self.session().clone().ok_or(Error::Away) };
         let done = session
             .and_then(|session| read(&session).inspect_err(|error| self.note(&session, error)));
-        // One that the store was not even asked for failed as well.
+        // A read that never reached the store counts as failed too.
         done.inspect_err(|_| {
             self.counters.failed.fetch_add(1, Ordering::Relaxed);
         })
     }
 
-    /// The connection of a child, which takes no lock that a thread of the server may have held over the fork.
+    /// The connection of a child. It takes no lock, because a thread of the server may have held one at the fork.
     fn child(&self) -> &Result<Session, Error> {
         CHILD.get_or_init(|| Session::connect(&self.path, self.deadline, self.wanted(), false))
     }
@@ -258,7 +258,7 @@ impl Spill {
         (identity != 0).then_some(identity)
     }
 
-    /// The server has let go of a value. Any thread of the server may say so.
+    /// Discards a value that the server has deleted. Any thread of the server may call it.
     pub fn discard(&self, extent: Extent) {
         if !self.in_child() {
             let mut discards = self.discards();
@@ -272,7 +272,7 @@ impl Spill {
         }
     }
 
-    /// Takes note of an error: a connection that has ended is given up, and one whose pool is gone.
+    /// Records an error: gives up a connection that has ended, and one whose pool is gone.
     fn note(&self, session: &Arc<Session>, error: &Error) {
         let line = match error {
             Error::Away => {
@@ -291,7 +291,7 @@ impl Spill {
         }
     }
 
-    /// Flushes at most `most` values; whether there were any, and the store answered.
+    /// Flushes at most `most` values. Returns whether there were any and the store answered.
     fn flush_some(&self, session: &Arc<Session>, most: usize) -> bool {
         let extents = self.discards().take(most);
         if extents.is_empty() {
@@ -300,7 +300,7 @@ impl Spill {
         match session.flush(&extents) {
             Ok(()) => true,
             Err(error) => {
-                // First, so that whoever connects again finds them.
+                // Put them back first, so that the next connection finds them.
                 if matches!(error, Error::Away) {
                     self.discards().put_back(extents);
                 }
@@ -310,7 +310,7 @@ impl Spill {
         }
     }
 
-    /// Connects, and finds this server's pool again or makes one.
+    /// Connects, and opens this server's pool or creates one.
     fn connect(&self) -> Result<(), Error> {
         let wanted = self.wanted();
         let session = Session::connect(&self.path, self.deadline, wanted, true)?;
@@ -332,7 +332,7 @@ impl Spill {
         Ok(())
     }
 
-    /// What the module's thread does: it flushes, and connects again when the connection has ended.
+    /// The main loop of the module's thread: flushes, and connects again when the connection has ended.
     fn keep(&self) {
         let mut looked = Instant::now();
         loop {
@@ -358,7 +358,7 @@ impl Spill {
         }
     }
 
-    /// Waits for values to flush, or until it is time to look at everything again.
+    /// Waits for values to flush, or until the next check is due.
     fn rest(&self) {
         let discards = self.discards();
         let pause = Pause::after(discards.due(), self.is_connected());
@@ -368,25 +368,25 @@ impl Spill {
             drop(discards);
         }
         if pause != Pause::None {
-            // Only who is short of room wakes it from this.
+            // Only a refused put wakes the thread from this wait.
             drop(self.wake.wait_timeout(self.discards(), GATHERING));
         }
     }
 }
 
-/// What the module's thread waits for.
+/// How long the module's thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pause {
-    /// Nothing: there is enough to flush.
+    /// Not at all: there is enough to flush.
     None,
-    /// More to flush.
+    /// Until more values have gathered.
     Gathering,
-    /// The first value to flush, or a connection.
+    /// Until there is a value to flush, or the connection is due.
     Idle,
 }
 
 impl Pause {
-    /// What comes after a flush that left so many values.
+    /// The wait after a flush that left `due` values.
     const fn after(due: usize, is_connected: bool) -> Self {
         if !is_connected || due == 0 {
             Self::Idle

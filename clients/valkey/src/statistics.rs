@@ -1,4 +1,4 @@
-//! What the operator sees of the module: `SPILL.STATS` and INFO.
+//! Figures for the operator: `SPILL.STATS` and INFO.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use crate::spill::{Spill, spill};
 
 type Figure = (&'static CStr, fn(&Spill) -> u64);
 
-/// Each figure's name, and where it comes from.
+/// Each figure's name and source.
 const FIGURES: [Figure; 12] = [
     (c"store_connected", |spill| spill.is_connected().into()),
     (c"store_lost_connections", |spill| read(&spill.counters.away)),
@@ -33,7 +33,7 @@ pub fn figures() -> impl ExactSizeIterator<Item = (&'static CStr, u64)> {
     FIGURES.iter().map(|&(name, figure)| (name, figure(spill())))
 }
 
-/// Writes them into INFO.
+/// Writes the figures into INFO.
 pub fn inform(section: &InfoSection) {
     figures().for_each(|(name, figure)| section.number(name, figure));
 }

@@ -1,22 +1,23 @@
-//! How often a value has been read of late.
+//! How often a value was read recently.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Seconds in which a count falls to its half.
+/// Seconds in which a count halves.
 const HALF_LIFE_S: u32 = 60;
 /// Bits of the count; the rest is the time of the last use.
 const COUNT_BITS: u32 = 8;
 
-/// A count that decays, and when it was raised last, in one word. The server's thread alone changes it.
+/// A decaying count and the time of its last increment, in one word. Only the server's thread changes it.
 #[derive(Debug, Default)]
 pub struct Uses(AtomicU32);
 
 impl Uses {
-    /// Counts a use at a time, seconds; how many there have been, each minute counting half of the one after.
+    /// Counts a use at a time in seconds. Returns the number of recent uses, which halves every minute since the last
+    /// one.
     pub fn add(&self, now_s: u32) -> u8 {
         let word = self.0.load(Ordering::Relaxed);
         let now_s = now_s << COUNT_BITS >> COUNT_BITS;
-        // The clock is cut short, and may be set back: a use long ago counts as one or none.
+        // The clock is truncated, and may be set back. After a wrap-around an old count is kept in part or not at all.
         let passed_s = now_s.wrapping_sub(word >> COUNT_BITS) << COUNT_BITS >> COUNT_BITS;
         let count = (word & 0xff).checked_shr(passed_s / HALF_LIFE_S).unwrap_or(0);
         let count = (count + 1).min(u32::from(u8::MAX)) as u8;
@@ -34,7 +35,7 @@ mod tests {
         let uses = Uses::default();
         assert_eq!((uses.add(1_000_000), uses.add(1_000_000)), (1, 2));
         assert_eq!(uses.add(1_000_059), 3);
-        // A minute later each counts half.
+        // The count halves each minute.
         assert_eq!((uses.add(1_000_119), uses.add(1_000_239)), (2, 1));
         for _ in 0..1000 {
             uses.add(1_000_240);

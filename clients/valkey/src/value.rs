@@ -15,11 +15,11 @@ use crate::session::{CHUNK_BYTES, Extent};
 use crate::spill::spill;
 use crate::uses::Uses;
 
-/// Most bytes of a value that is taken from a dump: the server's own bound on strings by default.
+/// The largest value that is accepted from a dump: the server's own default bound on strings.
 const VALUE_BYTES_MAX: u64 = 512 << 20;
-/// Behind a value in a dump: it is whole.
+/// Follows a complete value in a dump.
 const WHOLE: u64 = 1;
-/// Behind a value in a dump: it could not be read; who loads it gets an error.
+/// Follows a value that could not be read: loading the dump fails.
 const BROKEN: u64 = 0;
 
 /// A value. It never changes.
@@ -35,20 +35,20 @@ pub enum Value {
 #[derive(Debug)]
 pub struct InlineValue(Box<[u8]>);
 
-/// A value in the store, which goes when nobody has this any more.
+/// A value in the store. The last reference to it discards it.
 #[derive(Debug)]
 pub struct SpilledValue {
     extent: Extent,
     checksum: u64,
     uses: Uses,
-    /// Whether the server kept so short a string in memory of its own, which it does once a command has changed it.
+    /// Whether the server had stored this short string apart from its object, as it does once a command has changed it.
     apart: bool,
 }
 
-/// Whether there has been a value of the module's type.
+/// Whether a value of the module's type has ever existed.
 static ANY_EVER: AtomicBool = AtomicBool::new(false);
 
-/// Whether there has been a value of the module's type since the server started.
+/// Whether a value of the module's type has existed since the server started.
 pub fn any_ever() -> bool {
     ANY_EVER.load(Ordering::Relaxed)
 }
@@ -80,37 +80,37 @@ impl Drop for SpilledValue {
 }
 
 impl SpilledValue {
-    /// Its length.
+    /// The length.
     pub const fn bytes(&self) -> u64 {
         self.extent.bytes
     }
 
-    /// Its bytes. Any thread may ask.
+    /// Reads the bytes. Any thread may call it.
     ///
     /// # Errors
-    /// Why they can't be had.
+    /// Why they can't be read.
     pub fn read(&self) -> Result<Vec<u8>, Error> {
         spill().read(self.extent, self.checksum)
     }
 }
 
 impl Value {
-    /// A value with these bytes, in the store if it takes them.
+    /// Makes a value of these bytes: in the store if it accepts them, else inline.
     pub fn new(bytes: &[u8]) -> Self {
         Self::spilled(bytes).unwrap_or_else(|| Self::inline(bytes.into()))
     }
 
-    /// Whether a value of so many bytes may leave the server.
+    /// Whether a value of this many bytes may move to the store.
     pub fn may_spill(bytes: u64) -> bool {
         bytes >= spill().min_bytes()
     }
 
-    /// A value in the store, if it takes these bytes.
+    /// Makes a value in the store; `None` if it refuses these bytes.
     pub fn spilled(bytes: &[u8]) -> Option<Self> {
         Self::spilled_string(bytes, false)
     }
 
-    /// The same of a string of the server's, which was kept apart from its key's object or not.
+    /// The same for a string of the server. `apart`: whether it was stored apart from its key's object.
     pub fn spilled_string(bytes: &[u8], apart: bool) -> Option<Self> {
         let (extent, checksum) = spill().put(bytes)?;
         let counters = &spill().counters;
@@ -129,7 +129,7 @@ impl Value {
         Self::Inline(InlineValue(bytes))
     }
 
-    /// The one in the store, if it is there.
+    /// The value in the store, if it is there.
     pub const fn in_store(&self) -> Option<&Arc<SpilledValue>> {
         match self {
             Self::Inline(_) => None,
@@ -137,7 +137,7 @@ impl Value {
         }
     }
 
-    /// Its length.
+    /// The length.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Inline(InlineValue(bytes)) => bytes.len() as u64,
@@ -145,12 +145,12 @@ impl Value {
         }
     }
 
-    /// Whether it was a string that the server kept apart from its key's object.
+    /// Whether it was a string that the server stored apart from its key's object.
     pub fn was_apart(&self) -> bool {
         matches!(self, Self::Spilled(value) if value.apart)
     }
 
-    /// Counts a use of it; how many there have been of late. One in the server's memory is there already.
+    /// Counts a use, and returns the number of recent uses. Inline values are not counted.
     pub fn used(&self) -> u8 {
         match self {
             Self::Inline(_) => u8::MAX,
@@ -158,10 +158,10 @@ impl Value {
         }
     }
 
-    /// Its bytes.
+    /// The bytes.
     ///
     /// # Errors
-    /// Why they can't be had.
+    /// Why they can't be read.
     pub fn read(&self) -> Result<Cow<'_, [u8]>, Error> {
         match self {
             Self::Inline(InlineValue(bytes)) => Ok(Cow::Borrowed(bytes)),
@@ -169,10 +169,10 @@ impl Value {
         }
     }
 
-    /// Its bytes, as a string of the server's.
+    /// The bytes, as a string of the server.
     ///
     /// # Errors
-    /// Why they can't be had.
+    /// Why they can't be read.
     pub fn text(&self) -> Result<OwnText, Error> {
         match self {
             Self::Inline(InlineValue(bytes)) => Ok(OwnText::new(bytes)),
@@ -182,7 +182,7 @@ impl Value {
         }
     }
 
-    /// The bytes of one in the server's memory.
+    /// The bytes of an inline value.
     pub const fn inline_bytes(&self) -> Option<&[u8]> {
         match self {
             Self::Inline(InlineValue(bytes)) => Some(bytes),
@@ -190,7 +190,7 @@ impl Value {
         }
     }
 
-    /// Hands its bytes over in pieces of at most [`CHUNK_BYTES`].
+    /// Passes the bytes to `take`, in pieces of at most [`CHUNK_BYTES`].
     fn read_each(&self, take: &mut dyn FnMut(&[u8])) -> Result<(), Error> {
         match self {
             Self::Inline(InlineValue(bytes)) => {
@@ -202,7 +202,7 @@ impl Value {
     }
 }
 
-/// A value that is to be saved can't be read. A child ends: the server keeps the dump before. A dump that the
+/// Handles a value that can't be read for a save. A child ends, and the server keeps the previous dump. A dump that the
 /// server itself writes to a file fails.
 fn not_saved(error: &Error) {
     let child = spill().in_child();
@@ -210,7 +210,7 @@ fn not_saved(error: &Error) {
         if child { "the child that saves ends" } else { "what is being saved is of no use" };
     log(Level::Warning, &format!("a value can't be saved: {error}; {whose}"));
     if child {
-        // By a signal, since the server removes the unfinished file of a child that ends so.
+        // End by a signal: then the server removes the child's unfinished file.
         let _ = kill_process(getpid(), Signal::KILL);
     }
     fail_dump();
@@ -251,7 +251,7 @@ impl DataType for Value {
         if let Err(error) = &read {
             not_saved(error);
             if saved < self.bytes() {
-                // No piece of a value is empty: whoever loads this stops here.
+                // No piece of a value is empty, so loading fails here.
                 sink.bytes(&[]);
             }
         }

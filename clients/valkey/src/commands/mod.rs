@@ -9,13 +9,13 @@ use crate::server::{Context, register_command};
 
 pub use unspill::each_value;
 
-/// The answer for options that make no sense.
+/// The reply to contradictory or malformed options.
 const SYNTAX: &str = "ERR syntax error";
 
 /// Registers all commands.
 ///
 /// # Errors
-/// In one line, when the server does not take one.
+/// A line, when the server rejects a command.
 pub fn register(context: &Context<'_>) -> Result<(), String> {
     register_command::<set::Set>(context)?;
     register_command::<read::Get>(context)?;

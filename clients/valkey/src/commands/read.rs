@@ -9,10 +9,10 @@ use crate::server::{Arity, Command, Context, Found, Key, Text};
 use crate::statistics;
 use crate::value::Value;
 
-/// The bytes under a key: none when there is nothing.
+/// The bytes under a key; `None` when the key does not exist.
 ///
 /// # Errors
-/// The answer, when the key has a value of another type or its bytes can't be had.
+/// The error reply, when the key has a value of another type or its bytes can't be read.
 pub fn bytes_of<'a>(found: &Found<'a, Value>) -> Result<Option<Cow<'a, [u8]>>, String> {
     match found {
         Found::Nothing => Ok(None),
@@ -22,7 +22,7 @@ pub fn bytes_of<'a>(found: &Found<'a, Value>) -> Result<Option<Cow<'a, [u8]>>, S
     }
 }
 
-/// Answers with bytes, or that there are none.
+/// Replies with bytes, or with null.
 pub fn reply(context: &Context<'_>, bytes: Option<&[u8]>) {
     match bytes {
         Some(bytes) => context.reply_bytes(bytes),
@@ -60,7 +60,7 @@ impl Command for GetMany {
     const ARITY: Arity = Arity::AtLeast(2);
 
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
-        // All of them before the first is answered: one that can't be read is an error of the whole.
+        // Read all values before the first reply: one that can't be read fails the whole command.
         let mut values = Vec::with_capacity(arguments.len() - 1);
         for name in &arguments[1..] {
             let key = Key::read(context, name);

@@ -47,7 +47,7 @@ impl Command for Set {
     }
 }
 
-/// Puts a value under a key until a time, and tells those who want to know.
+/// Puts a value under a key, with its expiry, and notifies watchers, replicas and subscribers.
 fn put(
     context: &Context<'_>,
     key: &mut Key<'_>,
@@ -65,7 +65,7 @@ fn put(
         key.expire_at(at_ms);
         sent.extend([option.text(), at.text()]);
     }
-    // The value as a whole: it means the same wherever it is replayed.
+    // Replicate the value as a whole: the command then means the same on any state.
     context.replicate(c"SPILL.SET", &sent);
     context.signal_modified(name);
     context.notify(NotifyClass::String, c"set", name);

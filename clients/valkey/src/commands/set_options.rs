@@ -2,12 +2,12 @@
 
 use super::SYNTAX;
 
-/// What a SET is asked beyond key and value.
+/// The options of a SET beyond key and value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetOptions {
-    /// Whether the key must be there (true) or must not (false).
+    /// Whether the key must exist (true) or must not (false).
     pub must_exist: Option<bool>,
-    /// Whether the value before is the answer.
+    /// Whether to reply with the previous value.
     pub get: bool,
     /// How long the value lives.
     pub life: Life,
@@ -19,17 +19,17 @@ pub enum Life {
     /// Until it is removed.
     #[default]
     Endless,
-    /// As long as the value before.
+    /// As long as the previous value.
     Kept,
     /// Until a time, milliseconds since 1970.
     Until(i64),
 }
 
 impl SetOptions {
-    /// Reads them; `now_ms` is the time.
+    /// Parses options; `now_ms` is the time in milliseconds since 1970.
     ///
     /// # Errors
-    /// The answer.
+    /// The error reply.
     pub fn parse(texts: &[&[u8]], now_ms: i64) -> Result<Self, &'static str> {
         let mut options = Self::default();
         let mut rest = texts.iter();
@@ -38,7 +38,7 @@ impl SetOptions {
                 b"NX" if options.must_exist != Some(true) => options.must_exist = Some(false),
                 b"XX" if options.must_exist != Some(false) => options.must_exist = Some(true),
                 b"GET" => options.get = true,
-                // Once may stand twice, as with SET.
+                // As with SET, the same word may appear twice.
                 b"KEEPTTL" if !matches!(options.life, Life::Until(_)) => options.life = Life::Kept,
                 name @ (b"EX" | b"PX" | b"EXAT" | b"PXAT") if options.life == Life::Endless => {
                     let number = rest.next().ok_or(SYNTAX)?;
@@ -51,7 +51,7 @@ impl SetOptions {
     }
 }
 
-/// The time that an option names.
+/// The expiry that an option names, in milliseconds since 1970.
 fn until(name: &[u8], number: &[u8], now_ms: i64) -> Result<i64, &'static str> {
     const INVALID: &str = "ERR invalid expire time in 'spill.set' command";
     let text = std::str::from_utf8(number).unwrap_or_default();

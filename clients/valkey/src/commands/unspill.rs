@@ -1,4 +1,4 @@
-//! `SPILL.UNSPILL key | ALL`: makes plain strings of the module's values.
+//! `SPILL.UNSPILL key | ALL`: turns values of the module into plain strings.
 
 use std::ffi::{CStr, c_int};
 
@@ -8,7 +8,7 @@ use crate::server::{Arity, Command, Context, DataType, Found, Key, OwnText, Text
 use crate::transparent::send_away;
 use crate::value::Value;
 
-/// Keys that one step looks at.
+/// Keys in one step of SCAN.
 const STEP: &[u8] = b"1000";
 
 /// The command.
@@ -32,7 +32,7 @@ impl Command for Unspill {
     }
 }
 
-/// `SPILL.DEMOTE key`: puts a plain string into the store, whatever its use.
+/// `SPILL.DEMOTE key`: puts a plain string into the store, no matter how recently it was used.
 pub struct Demote;
 
 impl Command for Demote {
@@ -47,7 +47,7 @@ impl Command for Demote {
     }
 }
 
-/// Makes a plain string of a key's value; whether it was one of the module's.
+/// Turns a key's value into a plain string. Returns whether it was one of the module's.
 fn one(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
     let mut key = Key::write(context, name);
     let found = key.find::<Value>();
@@ -72,13 +72,13 @@ fn one(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
     Ok(true)
 }
 
-/// What is done with a key.
+/// An action on a key. Returns whether it changed the key.
 type Act = fn(&Context<'_>, &Text<'_>) -> Result<bool, String>;
 
-/// Does something with each key that has one of the module's values, in all databases; to how many it was done.
+/// Calls `act` for each key of all databases that has a value of the module. Returns how many it changed.
 ///
 /// # Errors
-/// The answer, when it can't be done to a key.
+/// The error reply of the first `act` that fails.
 pub fn each_value(context: &Context<'_>, act: Act) -> Result<u64, String> {
     let current = context.database();
     let mut done = 0;

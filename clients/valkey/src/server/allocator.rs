@@ -1,4 +1,4 @@
-//! The server's allocator is this module's, so that `used_memory` counts what the module takes.
+//! Allocates from the server's allocator, so that `used_memory` includes the module's memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ffi::c_void;
@@ -12,18 +12,18 @@ const ALIGNMENT: usize = 16;
 #[derive(Debug)]
 pub struct ServerAllocator;
 
-/// The server's functions, for a block of this layout. What is aligned more strictly, which this module has
-/// none of beyond the standard library's, comes from the system.
+/// The server's functions, for a block of this layout. Blocks of stricter alignment come from the system; only the
+/// standard library allocates such blocks here.
 fn of_server(layout: Layout) -> Option<&'static Functions> {
     if layout.align() <= ALIGNMENT { lent() } else { None }
 }
 
-// SAFETY: a block is freed where it was allocated: the layout decides, and nothing is allocated before the
-// server has lent its functions, which is the first thing that the module's entry point does.
+// SAFETY: a block is freed where it was allocated: the layout decides, and nothing is allocated before the server lends
+// its functions. Taking them is the first thing that the module's entry point does.
 unsafe impl GlobalAlloc for ServerAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match of_server(layout) {
-            // SAFETY: any size may be asked for; a failure gives null.
+            // SAFETY: any size is allowed; failure returns null.
             Some(functions) => unsafe { (functions.TryAlloc)(layout.size()).cast() },
             // SAFETY: as the caller promises.
             None => unsafe { System.alloc(layout) },
@@ -32,7 +32,7 @@ unsafe impl GlobalAlloc for ServerAllocator {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         match of_server(layout) {
-            // SAFETY: any size may be asked for.
+            // SAFETY: any size is allowed.
             Some(functions) => unsafe { (functions.Calloc)(1, layout.size()).cast() },
             // SAFETY: as the caller promises.
             None => unsafe { System.alloc_zeroed(layout) },
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for ServerAllocator {
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match of_server(layout) {
-            // SAFETY: it came from there.
+            // SAFETY: the block came from the same allocator.
             Some(functions) => unsafe { (functions.Free)(block.cast::<c_void>()) },
             // SAFETY: as the caller promises.
             None => unsafe { System.dealloc(block, layout) },
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for ServerAllocator {
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         match of_server(layout) {
-            // SAFETY: it came from there.
+            // SAFETY: the block came from the same allocator.
             Some(functions) => unsafe { (functions.Realloc)(block.cast::<c_void>(), bytes).cast() },
             // SAFETY: as the caller promises.
             None => unsafe { System.realloc(block, layout, bytes) },

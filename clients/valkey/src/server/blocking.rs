@@ -1,4 +1,4 @@
-//! Clients that wait while a thread of the module's works for them.
+//! Blocked clients: one of the module's threads works for them meanwhile.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -9,32 +9,32 @@ use super::table::{OK, RawBlockedClient, RawContext, RawString, functions};
 /// `REDISMODULE_CTX_FLAGS_DENY_BLOCKING`.
 const DENIED: c_int = 1 << 21;
 
-/// What a client waits for.
+/// Work that a blocked client waits for.
 pub trait Work: Send + Sized + 'static {
-    /// Answers for it, in the server's thread. The keys may have changed since the client began to wait.
+    /// Replies to the client, in the server's thread. The keys may have changed since the client was blocked.
     ///
     /// # Errors
-    /// The answer, when that is an error.
+    /// The error reply.
     fn answer(&self, context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String>;
 }
 
-/// A client that waits. It goes on when this is finished.
+/// A blocked client. [`Self::finish`] unblocks it.
 #[derive(Debug)]
 pub struct Waiting {
     raw: *mut RawBlockedClient,
 }
 
-// SAFETY: the server lets any thread finish it.
+// SAFETY: the server allows any thread to unblock it.
 unsafe impl Send for Waiting {}
 
 impl Context<'_> {
-    /// Lets the client wait, if the command may: not in a script or at EXEC, nor for another module. What it waits for
-    /// is a `W`.
+    /// Blocks the client until [`Waiting::finish`] gets a `W`. `None` if the command may not block: in a script, at
+    /// EXEC or for another module.
     pub fn wait<W: Work>(&self) -> Option<Waiting> {
         if self.is_within() || self.flags() & DENIED != 0 {
             return None;
         }
-        // SAFETY: the entries are functions of this module's; no time limit of the server's, since the work has one.
+        // SAFETY: the callbacks are functions of this module. The server sets no timeout, because the work has one.
         let raw = unsafe {
             (functions().BlockClient)(self.raw(), answer::<W>, ptr::null(), free::<W>, 0)
         };
@@ -43,10 +43,10 @@ impl Context<'_> {
 }
 
 impl Waiting {
-    /// Lets the client go on, with what has been done for it.
+    /// Unblocks the client, and hands the finished work to its callback.
     pub fn finish<W: Work>(self, work: W) {
         let work = Box::into_raw(Box::new(work)).cast();
-        // SAFETY: it is finished once, and the box becomes the server's, which frees it by `free`.
+        // SAFETY: a client is unblocked once, and the box becomes the server's, which frees it by `free`.
         unsafe { (functions().UnblockClient)(self.raw, work) };
     }
 }
@@ -56,7 +56,7 @@ unsafe extern "C" fn answer<W: Work>(
     arguments: *mut *mut RawString,
     count: c_int,
 ) -> c_int {
-    // SAFETY: they are the server's, and live as long as this runs; the work is what `finish` handed over.
+    // SAFETY: the pointers are the server's, and live as long as this call; the work is what `finish` handed over.
     let (context, arguments, work) = unsafe {
         let work = (functions().GetBlockedClientPrivateData)(context).cast::<W>();
         (Context::from_raw(context), super::register::texts(arguments, count), &*work)

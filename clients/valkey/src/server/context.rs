@@ -23,7 +23,7 @@ pub struct Text<'a> {
     lifetime: PhantomData<&'a ()>,
 }
 
-/// Hands over so many zeros, which take no memory however many they are.
+/// Calls `work` with `length` zeros. However many they are, they take no memory.
 fn with_zeros<T>(length: usize, work: impl FnOnce(&[u8]) -> T) -> T {
     static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
     if let Some(zeros) = ZEROS.get(..length) {
@@ -39,19 +39,19 @@ fn with_zeros<T>(length: usize, work: impl FnOnce(&[u8]) -> T) -> T {
         )
     };
     let Ok(start) = start else { return work(&vec![0; length]) };
-    // SAFETY: it is mapped, and so long.
+    // SAFETY: the mapping has this length and is readable.
     let done = work(unsafe { slice::from_raw_parts(start.cast(), length) });
-    // SAFETY: it is this function's, and nobody has it any more.
+    // SAFETY: this function made the mapping, and no reference to it is left.
     let _ = unsafe { munmap(start, length) };
     done
 }
 
-/// How loud a line of the log is.
+/// Severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// What the operator wants to know.
+    /// Information for the operator.
     Notice,
-    /// What the operator should look at.
+    /// A problem that the operator should look at.
     Warning,
 }
 
@@ -67,8 +67,7 @@ impl Level {
 /// Writes a line to the server's log, from any thread.
 pub fn log(level: Level, line: &str) {
     let line = CString::new(line.replace(['\n', '\0'], " ")).unwrap_or_default();
-    // SAFETY: the server takes a null context for the module interface as such, and from any thread; the
-    // format takes one string.
+    // SAFETY: the server accepts a null context and any thread; the format takes one string.
     unsafe {
         (functions().Log)(
             std::ptr::null_mut(),
@@ -81,7 +80,7 @@ pub fn log(level: Level, line: &str) {
 
 /// Milliseconds since 1970, by the server's clock.
 pub fn now_ms() -> i64 {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call has no arguments.
     unsafe { (functions().Milliseconds)() }
 }
 
@@ -91,7 +90,7 @@ impl Text<'_> {
         let mut length = 0;
         // SAFETY: the string lives as long as `self`.
         let start = unsafe { (functions().StringPtrLen)(self.raw, &mut length) };
-        // SAFETY: so long the server says that it is; strings are not changed while the module runs.
+        // SAFETY: the server reports this length; strings do not change while the module runs.
         unsafe { slice::from_raw_parts(start.cast(), length) }
     }
 
@@ -99,32 +98,32 @@ impl Text<'_> {
         self.raw
     }
 
-    /// A string that the server hands to a callback.
+    /// Wraps a string that the server hands to a callback.
     ///
     /// # Safety
-    /// It lives as long as the callback runs.
+    /// The string must live as long as the callback runs.
     pub(super) const unsafe fn from_raw(raw: *mut RawString) -> Self {
         Self { raw, lifetime: PhantomData }
     }
 }
 
-/// A string that the module made; it is freed when dropped.
+/// A string that the module made. It is freed when dropped.
 #[derive(Debug)]
 pub struct OwnText {
     text: Text<'static>,
 }
 
 impl OwnText {
-    /// One with these bytes.
+    /// Makes a string with a copy of these bytes.
     pub fn new(bytes: &[u8]) -> Self {
-        // SAFETY: the bytes are copied; without a context the string is the caller's to free.
+        // SAFETY: the bytes are copied; a string made without a context is the caller's to free.
         let raw = unsafe {
             (functions().CreateString)(std::ptr::null_mut(), bytes.as_ptr().cast(), bytes.len())
         };
         Self { text: Text { raw, lifetime: PhantomData } }
     }
 
-    /// One of so many bytes, which `fill` writes: the value is in memory once.
+    /// Makes a string of this many bytes, which `fill` writes. So the value is in memory only once.
     ///
     /// # Errors
     /// Those of `fill`.
@@ -136,12 +135,12 @@ impl OwnText {
         let mut found = 0;
         // SAFETY: the string lives.
         let start = unsafe { (functions().StringPtrLen)(text.text.raw, &mut found) };
-        // SAFETY: the string is this module's alone until it is handed on, and so long.
+        // SAFETY: the string has this length, and only this module knows it until it is handed on.
         fill(unsafe { slice::from_raw_parts_mut(start.cast_mut().cast(), found) })?;
         Ok(text)
     }
 
-    /// As the server's strings are.
+    /// The string, as a reference like those to the server's strings.
     pub const fn text(&self) -> &Text<'static> {
         &self.text
     }
@@ -149,16 +148,16 @@ impl OwnText {
 
 impl Drop for OwnText {
     fn drop(&mut self) {
-        // SAFETY: it was made without a context, and nobody uses it any more.
+        // SAFETY: it was made without a context, and no reference to it is left.
         unsafe { (functions().FreeString)(std::ptr::null_mut(), self.text.raw) };
     }
 }
 
 impl Context<'_> {
-    /// What the server hands to a callback.
+    /// Wraps the context that the server hands to a callback.
     ///
     /// # Safety
-    /// It is the server's, and valid as long as the callback runs.
+    /// The context must be the server's, and valid as long as the callback runs.
     pub(super) const unsafe fn from_raw(raw: *mut RawContext) -> Self {
         Self { raw, lifetime: PhantomData }
     }
@@ -167,27 +166,27 @@ impl Context<'_> {
         self.raw
     }
 
-    /// One of the module's own, for where the server hands over none. It lasts for ever.
+    /// A context of the module's own, for callbacks that get none. It is never freed.
     pub fn detached(&self) -> Context<'static> {
         // SAFETY: the context is the server's.
         let raw = unsafe { (functions().GetDetachedThreadSafeContext)(self.raw) };
         Context { raw, lifetime: PhantomData }
     }
 
-    /// Answers with an error: a code in capitals, and why.
+    /// Replies with an error: a code in capitals, and the reason.
     pub fn reply_error(&self, text: &str) {
         let text = CString::new(text.replace(['\r', '\n', '\0'], " ")).unwrap_or_default();
         // SAFETY: the text ends with a zero.
         unsafe { (functions().ReplyWithError)(self.raw, text.as_ptr()) };
     }
 
-    /// Answers with a short word.
+    /// Replies with a simple string.
     pub fn reply_word(&self, word: &CStr) {
         // SAFETY: the word ends with a zero.
         unsafe { (functions().ReplyWithSimpleString)(self.raw, word.as_ptr()) };
     }
 
-    /// Answers with bytes.
+    /// Replies with bytes.
     pub fn reply_bytes(&self, bytes: &[u8]) {
         // SAFETY: they are copied.
         unsafe {
@@ -195,32 +194,32 @@ impl Context<'_> {
         };
     }
 
-    /// Answers with a number.
+    /// Replies with a number.
     pub fn reply_number(&self, number: u64) {
         let number = c_longlong::try_from(number).unwrap_or(c_longlong::MAX);
-        // SAFETY: it takes a number.
+        // SAFETY: the argument is a number.
         unsafe { (functions().ReplyWithLongLong)(self.raw, number) };
     }
 
-    /// Answers that there is nothing.
+    /// Replies with null.
     pub fn reply_null(&self) {
-        // SAFETY: it takes nothing.
+        // SAFETY: the call takes the context alone.
         unsafe { (functions().ReplyWithNull)(self.raw) };
     }
 
-    /// Answers with so many answers, which follow.
+    /// Begins an array reply of this many elements; their replies follow.
     pub fn reply_array(&self, count: usize) {
-        // SAFETY: it takes a number.
+        // SAFETY: the argument is a number.
         unsafe { (functions().ReplyWithArray)(self.raw, count as c_long) };
     }
 
-    /// Answers with so many pairs of answers, which follow.
+    /// Begins a map reply of this many pairs; their replies follow.
     pub fn reply_map(&self, count: usize) {
-        // SAFETY: it takes a number.
+        // SAFETY: the argument is a number.
         unsafe { (functions().ReplyWithMap)(self.raw, count as c_long) };
     }
 
-    /// Sends a command to replicas and the append-only file in place of the one that runs.
+    /// Sends a command to replicas and the append-only file instead of the running one.
     pub fn replicate(&self, command: &CStr, arguments: &[&Text<'_>]) {
         let mut raw: Vec<*mut RawString> = arguments.iter().map(|text| text.raw).collect();
         // SAFETY: `v` takes a list of strings and its length; the server keeps what it needs of them.
@@ -235,7 +234,7 @@ impl Context<'_> {
         };
     }
 
-    /// Tells those who watch a key that it is another.
+    /// Tells clients that WATCH or track a key that it has changed.
     pub fn signal_modified(&self, key: &Text<'_>) {
         // SAFETY: key and context are the server's.
         unsafe { (functions().SignalModifiedKey)(self.raw, key.raw) };
@@ -249,19 +248,19 @@ impl Context<'_> {
         };
     }
 
-    /// The database that commands of this context mean.
+    /// The selected database.
     pub fn database(&self) -> c_int {
-        // SAFETY: it takes nothing.
+        // SAFETY: the call takes the context alone.
         unsafe { (functions().GetSelectedDb)(self.raw) }
     }
 
-    /// Means another database from now on; whether there is one of this number.
+    /// Selects another database. Returns whether it exists.
     pub fn select(&self, database: c_int) -> bool {
         // SAFETY: the server checks the number.
         unsafe { (functions().SelectDb)(self.raw, database) == OK }
     }
 
-    /// Runs a command of the server's; `None` when it can't be run.
+    /// Runs a command of the server; `None` when the server refuses to run it.
     pub fn call(&self, command: &CStr, arguments: &[&[u8]]) -> Option<Reply> {
         let texts: Vec<OwnText> = arguments.iter().map(|bytes| OwnText::new(bytes)).collect();
         let mut raw: Vec<*mut RawString> = texts.iter().map(|text| text.text.raw).collect();
@@ -283,25 +282,25 @@ impl Context<'_> {
 #[derive(Clone, Copy, Debug)]
 #[repr(i32)]
 pub enum NotifyClass {
-    /// Of keys of any type.
+    /// Events of keys of any type.
     Generic = 1 << 2,
-    /// Of strings.
+    /// Events of strings.
     String = 1 << 3,
 }
 
-/// What a command that the module called has answered.
+/// The reply to a command that the module called.
 #[derive(Debug)]
 pub struct Reply {
     raw: *mut RawReply,
 }
 
 impl Reply {
-    /// All of it.
+    /// The whole reply.
     pub const fn whole(&self) -> ReplyPart<'_> {
         ReplyPart { raw: self.raw, lifetime: PhantomData }
     }
 
-    /// A part of an array.
+    /// An element of an array reply.
     pub fn part(&self, at: usize) -> Option<ReplyPart<'_>> {
         self.whole().part(at)
     }
@@ -309,7 +308,7 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        // SAFETY: it is this module's, and its parts are not used any more.
+        // SAFETY: the reply is this module's, and no part of it is used any more.
         unsafe { (functions().FreeCallReply)(self.raw) };
     }
 }
@@ -322,25 +321,25 @@ pub struct ReplyPart<'a> {
 }
 
 impl<'a> ReplyPart<'a> {
-    /// A part of it, if it is an array that has one there.
+    /// The element at an index, if this is an array that has one there.
     pub fn part(self, at: usize) -> Option<Self> {
-        // SAFETY: the reply lives; what is no array has no part.
+        // SAFETY: the reply lives; anything but an array returns null.
         let raw = unsafe { (functions().CallReplyArrayElement)(self.raw, at) };
         (!raw.is_null()).then_some(Self { raw, lifetime: PhantomData })
     }
 
-    /// How many parts it has.
+    /// The number of elements.
     pub fn parts(self) -> usize {
         // SAFETY: the reply lives.
         unsafe { (functions().CallReplyLength)(self.raw) }
     }
 
-    /// Its bytes, if it is a string.
+    /// The bytes, if this is a string.
     pub fn bytes(self) -> Option<&'a [u8]> {
         let mut length = 0;
-        // SAFETY: the reply lives; what is no string gives null.
+        // SAFETY: the reply lives; anything but a string returns null.
         let start = unsafe { (functions().CallReplyStringPtr)(self.raw, &mut length) };
-        // SAFETY: so long the server says that it is.
+        // SAFETY: the server reports this length.
         (!start.is_null()).then(|| unsafe { slice::from_raw_parts(start.cast(), length) })
     }
 }

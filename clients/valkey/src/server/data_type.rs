@@ -1,4 +1,4 @@
-//! A data type of the module's, and the callbacks by which the server uses it.
+//! The module's data type, and the callbacks by which the server uses it.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::marker::PhantomData;
@@ -9,41 +9,41 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use super::context::{Context, Text};
 use super::table::{RawDigest, RawIo, RawString, RawType, TypeMethods, functions};
 
-/// A type of values. Dropping one may happen on a thread of the server's that frees what is unlinked.
+/// A data type. The server may drop a value on its lazy-free thread.
 pub trait DataType: Send + Sized + 'static {
-    /// Nine characters that tell it from every other type in a dump.
+    /// Nine characters that identify the type in a dump.
     const NAME: &'static CStr;
-    /// The version of its form in a dump.
+    /// The version of the type's encoding in a dump.
     const VERSION: c_int;
 
-    /// Reads a value of a dump; `None` when it is broken.
+    /// Reads a value from a dump; `None` when it is broken.
     fn load(source: &Source<'_>, version: c_int) -> Option<Self>;
 
     /// Writes a value to a dump.
     fn save(&self, sink: &Sink<'_>);
 
-    /// Writes the commands that make it to an append-only file.
+    /// Writes the commands that create the value to an append-only file.
     fn rewrite(&self, log: &CommandLog<'_>, key: &Text<'_>);
 
-    /// The server's memory that it takes, bytes.
+    /// Bytes of the server's memory that the value takes.
     fn memory_bytes(&self) -> usize;
 
-    /// Adds its content to a digest of the keyspace.
+    /// Adds the content to a digest of the keyspace.
     fn digest(&self, digest: &Digest<'_>);
 
-    /// Another one with the same content.
+    /// A copy with the same content.
     fn copy(&self) -> Self;
 }
 
-/// What the server knows the type as.
+/// The registered type.
 static TYPE: AtomicPtr<RawType> = AtomicPtr::new(ptr::null_mut());
 
-/// The type, null before it is registered.
+/// The registered type; null before registration.
 pub(super) fn raw_type() -> *mut RawType {
     TYPE.load(Ordering::Relaxed)
 }
 
-/// Registers the type; whether the server took it.
+/// Registers the type. Returns whether the server accepted it.
 pub fn register<V: DataType>(context: &Context<'_>) -> bool {
     let methods = TypeMethods {
         version: 4,
@@ -65,7 +65,7 @@ pub fn register<V: DataType>(context: &Context<'_>) -> bool {
         unlink2: ptr::null(),
         copy2: ptr::null(),
     };
-    // SAFETY: the methods are copied, and are those of the version that they say.
+    // SAFETY: the methods are copied, and match the version that they name.
     let made = unsafe {
         (functions().CreateDataType)(context.raw(), V::NAME.as_ptr(), V::VERSION, &methods)
     };
@@ -73,21 +73,21 @@ pub fn register<V: DataType>(context: &Context<'_>) -> bool {
     !made.is_null()
 }
 
-/// Where a dump is read from.
+/// A dump that is being read.
 #[derive(Debug)]
 pub struct Source<'a> {
     raw: *mut RawIo,
     lifetime: PhantomData<&'a ()>,
 }
 
-/// Where a dump is written to.
+/// A dump that is being written.
 #[derive(Debug)]
 pub struct Sink<'a> {
     raw: *mut RawIo,
     lifetime: PhantomData<&'a ()>,
 }
 
-/// An append-only file that is written.
+/// An append-only file that is being written.
 #[derive(Debug)]
 pub struct CommandLog<'a> {
     raw: *mut RawIo,
@@ -101,7 +101,7 @@ pub struct Digest<'a> {
     lifetime: PhantomData<&'a ()>,
 }
 
-/// Bytes of a dump, which are the server's to free.
+/// Bytes read from a dump. They come from the server's allocator.
 #[derive(Debug)]
 pub struct Loaded {
     start: *mut u8,
@@ -111,32 +111,32 @@ pub struct Loaded {
 impl Loaded {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: so long the server said that they are, and this alone has them.
+        // SAFETY: the server reported this length, and only this value refers to the bytes.
         unsafe { slice::from_raw_parts(self.start, self.length) }
     }
 }
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // SAFETY: they are the server's allocator's, and nobody uses them any more.
+        // SAFETY: the bytes come from the server's allocator, and no reference to them is left.
         unsafe { (functions().Free)(self.start.cast()) };
     }
 }
 
 impl Source<'_> {
     fn failed(&self) -> bool {
-        // SAFETY: the server reads this dump now.
+        // SAFETY: the server is reading this dump.
         unsafe { (functions().IsIOError)(self.raw) != 0 }
     }
 
-    /// The next number, if there is one.
+    /// The next number, unless the read fails.
     pub fn number(&self) -> Option<u64> {
-        // SAFETY: the server reads this dump now; a failure is told by `failed`.
+        // SAFETY: the server is reading this dump; `failed` reports an error.
         let number = unsafe { (functions().LoadUnsigned)(self.raw) };
         (!self.failed()).then_some(number)
     }
 
-    /// The next bytes, if there are any.
+    /// The next bytes, unless the read fails.
     pub fn bytes(&self) -> Option<Loaded> {
         let mut length = 0;
         // SAFETY: as above.
@@ -148,13 +148,13 @@ impl Source<'_> {
 impl Sink<'_> {
     /// Writes a number.
     pub fn number(&self, number: u64) {
-        // SAFETY: the server writes this dump now.
+        // SAFETY: the server is writing this dump.
         unsafe { (functions().SaveUnsigned)(self.raw, number) };
     }
 
     /// Writes bytes.
     pub fn bytes(&self, bytes: &[u8]) {
-        // SAFETY: the server writes this dump now, and copies the bytes.
+        // SAFETY: the server is writing this dump, and copies the bytes.
         unsafe { (functions().SaveStringBuffer)(self.raw, bytes.as_ptr().cast(), bytes.len()) };
     }
 }
@@ -177,10 +177,10 @@ impl CommandLog<'_> {
 }
 
 impl Digest<'_> {
-    /// Adds a value as a whole.
+    /// Adds a value as one element.
     pub fn add(&self, value: &[u8]) {
         let functions = functions();
-        // SAFETY: the server makes this digest now, and reads the bytes at once.
+        // SAFETY: the server is computing this digest, and reads the bytes before the call returns.
         unsafe {
             (functions.DigestAddStringBuffer)(self.raw, value.as_ptr().cast(), value.len());
             (functions.DigestEndSequence)(self.raw);

@@ -1,5 +1,5 @@
-//! Commands that are carried out under another name: the filter that renames them as they arrive, and calls of the
-//! server's own.
+//! Commands that run under another name: the filter that renames them on arrival, and calls of the server's own
+//! commands.
 
 use std::ffi::{CStr, c_int};
 use std::sync::OnceLock;
@@ -9,39 +9,39 @@ use super::keyspace::strings_written;
 use super::permission::{Asker, denied, permits};
 use super::table::{RawFilter, RawReply, RawString, functions};
 
-/// `REDISMODULE_CMDFILTER_NOSELF`: what the module itself calls is not filtered.
+/// `REDISMODULE_CMDFILTER_NOSELF`: the filter does not see the module's own calls.
 const NOT_OF_THE_MODULE: c_int = 1;
 /// `REDISMODULE_REPLY_ERROR`.
 const ERROR: c_int = 1;
 
-/// A command that arrives.
+/// A command that has just arrived, before the server looks it up.
 #[derive(Debug)]
 pub struct Arrival {
     raw: *mut RawFilter,
 }
 
 impl Arrival {
-    /// How many arguments it has, its name included.
+    /// The number of arguments, the command name included.
     pub fn count(&self) -> usize {
-        // SAFETY: the filter is called with it now.
+        // SAFETY: the filter runs on this command now.
         unsafe { (functions().CommandFilterArgsCount)(self.raw) as usize }
     }
 
-    /// The client that it comes from, where the server tells: Redis 7.0 does not.
+    /// The id of the client that sent it; `None` on Redis 7.0, which does not report it.
     pub fn client(&self) -> Option<u64> {
-        // SAFETY: the filter is called with it now.
+        // SAFETY: the filter runs on this command now.
         functions().CommandFilterGetClientId.map(|ask| unsafe { ask(self.raw) })
     }
 
     fn raw_arguments(&self) -> Vec<*mut RawString> {
-        // SAFETY: the filter is called with it now, and it has so many.
+        // SAFETY: the filter runs on this command now, and the index is in range.
         let argument = |at| unsafe { (functions().CommandFilterArgGet)(self.raw, at as c_int) };
         (0..self.count()).map(argument).collect()
     }
 
-    /// An argument that it has.
+    /// An argument; empty where there is none.
     pub fn argument(&self, at: usize) -> &[u8] {
-        // SAFETY: the filter is called with it now, and the server gives null for what is not there.
+        // SAFETY: the filter runs on this command now; the server returns null for an index out of range.
         let raw = unsafe { (functions().CommandFilterArgGet)(self.raw, at as c_int) };
         if raw.is_null() {
             return &[];
@@ -50,38 +50,37 @@ impl Arrival {
         unsafe { &*std::ptr::from_ref(Text::from_raw(raw).bytes()) }
     }
 
-    /// Whether a user may have the command carried out.
+    /// Whether the ACL rules permit this user to run the command.
     pub fn is_permitted(&self, asker: &Asker) -> bool {
         permits(asker, self.raw_arguments())
     }
 }
 
-/// A name that commands are given.
+/// A name to give to commands.
 #[derive(Debug)]
 pub struct Name(OwnText);
 
-// SAFETY: its count of users is changed by the server's main thread alone, which runs the filter and frees what
-// others use as well.
+// SAFETY: the reference count changes only in the server's main thread, which runs the filter and frees shared strings.
 unsafe impl Send for Name {}
 // SAFETY: as above.
 unsafe impl Sync for Name {}
 
 impl Name {
-    /// One with these bytes.
+    /// Makes a name of these bytes.
     pub fn new(name: &[u8]) -> Self {
         Self(OwnText::new(name))
     }
 }
 
-/// Says what a command is carried out as.
+/// Returns the name to run a command under, or `None` to leave it alone.
 pub type Rename = fn(&Arrival) -> Option<&'static Name>;
 
 static RENAME: OnceLock<Rename> = OnceLock::new();
 
-/// Lets `rename` see every command that arrives, also those of scripts; whether the server takes it.
+/// Calls `rename` for every command that arrives, also from scripts. Returns whether the server accepts the filter.
 pub fn register_filter(context: &Context<'_>, rename: Rename) -> bool {
     RENAME.get_or_init(|| rename);
-    // SAFETY: the entry is a function of this module's, which stays.
+    // SAFETY: the callback is a function of this module, which is never unloaded.
     let filter =
         unsafe { (functions().RegisterCommandFilter)(context.raw(), filter, NOT_OF_THE_MODULE) };
     !filter.is_null()
@@ -91,17 +90,17 @@ unsafe extern "C" fn filter(raw: *mut RawFilter) {
     let arrival = Arrival { raw };
     let Some(name) = RENAME.get().and_then(|rename| rename(&arrival)) else { return };
     let functions = functions();
-    // SAFETY: the server gets a use of its own of the name, and frees the argument that it replaces.
+    // SAFETY: the server gets a reference of its own to the name, and frees the argument that it replaces.
     unsafe {
         (functions.RetainString)(std::ptr::null_mut(), name.0.text().raw());
         (functions.CommandFilterArgReplace)(raw, 0, name.0.text().raw());
     }
 }
 
-/// Most bytes of a string that the server keeps as a number.
+/// Most bytes of a string that the server can store as a number.
 const NUMBER_BYTES_MAX: usize = 20;
 
-/// How a command of the server's is told to replicas and the append-only file.
+/// How a command is propagated to replicas and the append-only file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
     /// As the server tells it.
@@ -114,18 +113,18 @@ pub enum Told {
     Never,
 }
 
-/// The value that a command sets, if it is so short that the server may keep it as a number: that it does only with a
-/// string that nobody else has.
+/// The value that a command sets, if it is so short that the server may store it as a number. The server does that only
+/// with a string that nothing else references.
 fn short_value<'a>(native: &CStr, arguments: &'a [Text<'a>]) -> Option<&'a Text<'a>> {
     let sets = matches!(native.to_bytes(), b"set" | b"getset" | b"append");
     arguments.get(1).filter(|value| sets && value.bytes().len() <= NUMBER_BYTES_MAX)
 }
 
 impl Context<'_> {
-    /// Carries out a command of the server's in place of the module's, as the user who asked, and answers as it does.
+    /// Runs one of the server's commands in place of the module's, as the user `asker`, and forwards the reply.
     ///
     /// # Errors
-    /// The answer, when it can't be carried out.
+    /// The error reply, when the server refuses to run it.
     pub fn forward(
         &self,
         asker: &Asker,
@@ -134,14 +133,14 @@ impl Context<'_> {
         told: Told,
     ) -> Result<(), String> {
         let before = strings_written();
-        // SAFETY: it is this thread's own; the server says by it why it carries nothing out.
+        // SAFETY: errno is this thread's own; the server sets it when it refuses to run a command.
         unsafe { *libc::__errno_location() = 0 };
         let reply = self.call_native(*asker == Asker::Trusted, native, arguments, told);
         if reply.is_null() {
             let error = std::io::Error::last_os_error();
             return Err(format!("ERR {} can't be carried out: {error}", native.to_string_lossy()));
         }
-        // SAFETY: the reply is this call's, and is freed once, after the server has passed it on.
+        // SAFETY: the reply belongs to this call, and is freed once, after the server has forwarded it.
         unsafe {
             let failed = (functions().CallReplyType)(reply) == ERROR;
             if failed && std::io::Error::last_os_error().raw_os_error() == Some(libc::EACCES) {
@@ -180,8 +179,8 @@ impl Context<'_> {
         let mut raw: Vec<*mut RawString> = arguments.iter().map(Text::raw).collect();
         let call = functions().Call;
         if let Some(value) = short_value(native, arguments) {
-            // s: a string; b: bytes, of which the server makes a string of its own, and of that a number if it is one.
-            // The others are as below.
+            // s: a string; b: bytes, from which the server makes a string of its own, stored as a number where
+            // possible. The other letters are explained below.
             let format = match (trusted, told == Told::AsItIs) {
                 (true, true) => c"!sbv0E",
                 (true, false) => c"sbv0E",
@@ -189,7 +188,7 @@ impl Context<'_> {
                 (false, false) => c"sbv0EC",
             };
             let (bytes, rest) = (value.bytes(), &mut raw[2..]);
-            // SAFETY: what the format names follows: all of it lives until the call has ended.
+            // SAFETY: the arguments match the format, and live until the call returns.
             return unsafe {
                 call(
                     self.raw(),
@@ -203,33 +202,33 @@ impl Context<'_> {
                 )
             };
         }
-        // v: a list; 0: the client's version of RESP; E: errors are replies; C: as the user; !: told to replicas.
+        // v: a list; 0: the client's version of RESP; E: return errors as replies; C: run as the user; !: propagate.
         let format = match (trusted, told == Told::AsItIs) {
             (true, true) => c"!v0E",
             (true, false) => c"v0E",
             (false, true) => c"!v0EC",
             (false, false) => c"v0EC",
         };
-        // SAFETY: `v` takes a list of strings and its length, which live until the call has ended.
+        // SAFETY: `v` takes a list of strings and its length, which live until the call returns.
         unsafe { call(self.raw(), native.as_ptr(), format.as_ptr(), raw.as_mut_ptr(), raw.len()) }
     }
 }
 
 impl Context<'_> {
-    /// Whether a filter is told which client a command comes from: Redis 7.0 does not.
+    /// Whether filters learn the client of a command: not on Redis 7.0.
     pub fn tells_clients_to_filters(&self) -> bool {
         functions().CommandFilterGetClientId.is_some()
     }
 }
 
-/// Which part of the server's limit on memory is used; 0 where there is none.
+/// The share of `maxmemory` in use; 0 without a limit.
 pub fn memory_used() -> f32 {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call has no arguments.
     unsafe { (functions().GetUsedMemoryRatio)() }
 }
 
-/// Whether commands that arrived may wait before they are carried out.
+/// Whether the server has paused, so that commands which have arrived may wait.
 pub fn is_paused() -> bool {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call has no arguments.
     unsafe { (functions().AvoidReplicaTraffic)() != 0 }
 }

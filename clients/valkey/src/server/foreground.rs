@@ -1,8 +1,8 @@
-//! Failing a dump that the server itself writes, not a child of it.
+//! Makes a dump fail that the server itself writes, rather than a child.
 //!
-//! The module interface has no way to tell the server that a value can't be saved. In a child the end of the
-//! process does. In the server, the limit on the size of files makes the next write of the dump fail: SAVE and
-//! SHUTDOWN then answer with an error, the old dump stays, and the server goes on.
+//! The module interface has no way to report that a value can't be saved. A child reports it by ending its process. In
+//! the server, a limit on the size of files makes the next write of the dump fail: SAVE and SHUTDOWN then answer with
+//! an error, the old dump stays, and the server keeps running.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,20 +21,20 @@ const ENDED: u64 = 3;
 /// `REDISMODULE_SUBEVENT_PERSISTENCE_FAILED`.
 const FAILED: u64 = 4;
 
-/// Whether this process writes a dump to a file, and waits for it.
+/// Whether this process is writing a dump to a file, in the foreground.
 static WRITING: AtomicBool = AtomicBool::new(false);
-/// What the limit was before it was lowered; none while it is not.
+/// The limit before it was lowered; `None` while it is not lowered.
 static BEFORE: Mutex<Option<Rlimit>> = Mutex::new(None);
 
-/// Learns when the server writes a dump itself; whether the server tells.
+/// Subscribes to the server's foreground dumps. Returns whether the server reports them.
 pub fn listen(context: &Context<'_>) -> bool {
-    // SAFETY: the default of this signal ends the process; ignored, a write beyond the limit is an error. No
-    // server of these uses the signal.
+    // SAFETY: the default action of this signal ends the process. When it is ignored, a write beyond the limit fails
+    // with an error instead. None of these servers uses the signal.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     subscribe(context, EVENT_PERSISTENCE, on_persistence)
 }
 
-/// Makes the dump that is being written fail. False when none is: what is written goes elsewhere.
+/// Makes the current dump fail. Returns false when there is no dump: the data is being written elsewhere.
 pub fn fail_dump() -> bool {
     if !WRITING.load(Ordering::Relaxed) {
         return false;
@@ -45,7 +45,7 @@ pub fn fail_dump() -> bool {
     if setrlimit(Resource::Fsize, Rlimit { current: Some(0), maximum }).is_err() {
         return false;
     }
-    // More than one value may fail the same dump.
+    // Several values may fail during one dump.
     before.get_or_insert(limit);
     true
 }

@@ -14,7 +14,7 @@ const READ: c_int = 1;
 const WRITE: c_int = 2;
 /// `REDISMODULE_OPEN_KEY_NOTOUCH`.
 const UNTOUCHED: c_int = 1 << 16;
-/// `REDISMODULE_OPEN_KEY_NONOTIFY`, `_NOSTATS` and `_NOEXPIRE`, which Redis 7.0 does not know and takes no notice of.
+/// `REDISMODULE_OPEN_KEY_NONOTIFY`, `_NOSTATS` and `_NOEXPIRE`. Redis 7.0 does not know them and ignores them.
 const UNHEARD: c_int = 1 << 17;
 const UNCOUNTED: c_int = 1 << 18;
 const UNEXPIRED: c_int = 1 << 19;
@@ -23,20 +23,20 @@ const STRING: c_int = 1;
 /// `REDISMODULE_KEYTYPE_EMPTY`.
 const EMPTY: c_int = 0;
 
-/// A key that is open; it is closed when dropped.
+/// An open key. It is closed when dropped.
 #[derive(Debug)]
 pub struct Key<'a> {
-    /// Null for a key to read that is not there.
+    /// Null for a key that was opened for reading and does not exist.
     raw: *mut RawKey,
     lifetime: PhantomData<&'a ()>,
 }
 
-/// What is under a key.
+/// The content of a key.
 #[derive(Debug)]
 pub enum Found<'a, V> {
     /// Nothing.
     Nothing,
-    /// A plain string of the server's.
+    /// A plain string.
     Plain(&'a [u8]),
     /// A value of the module's.
     Ours(&'a V),
@@ -44,12 +44,12 @@ pub enum Found<'a, V> {
     Other,
 }
 
-/// What is under a key, as [`Found`], with the length alone of a plain string.
+/// The content of a key, like [`Found`], but with only the length of a plain string.
 #[derive(Debug)]
 pub enum Kind<'a, V> {
     /// Nothing.
     Nothing,
-    /// A plain string of so many bytes.
+    /// A plain string of this many bytes.
     Plain(usize),
     /// A value of the module's.
     Ours(&'a V),
@@ -57,32 +57,32 @@ pub enum Kind<'a, V> {
     Other,
 }
 
-/// How a key has been used, as the server's policy of eviction has it.
+/// How recently or often a key was used, as the server's eviction policy tracks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// Not for so many milliseconds.
+    /// Not used for this many milliseconds.
     IdleMs(i64),
-    /// By so much on the scale of LFU.
+    /// Its frequency on the scale of LFU.
     Frequency(i64),
 }
 
 impl<'a> Key<'a> {
-    /// Opens a key to look at it, which counts as use.
+    /// Opens a key for reading, which counts as a use.
     pub fn read(context: &'a Context<'_>, name: &Text<'_>) -> Self {
         Self::open(context, name, READ)
     }
 
-    /// Opens a key to change it.
+    /// Opens a key for writing.
     pub fn write(context: &'a Context<'_>, name: &Text<'_>) -> Self {
         Self::open(context, name, READ | WRITE)
     }
 
-    /// Opens a key to move its value, which is neither a use of it nor a hit or a miss.
+    /// Opens a key to move its value. This counts neither as a use nor as a hit or a miss.
     pub fn quiet(context: &'a Context<'_>, name: &Text<'_>) -> Self {
         Self::open(context, name, READ | WRITE | UNTOUCHED)
     }
 
-    /// Looks at what is under a key, as [`Self::quiet`]. On a replica that leaves a key there that has expired.
+    /// Opens a key to look at it, like [`Self::quiet`]. On a replica this does not delete an expired key.
     pub fn peek(context: &'a Context<'_>, name: &Text<'_>) -> Self {
         if context.is_replica() {
             Self::open(context, name, READ | UNTOUCHED | UNHEARD | UNCOUNTED)
@@ -91,7 +91,7 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// The same of a key that was listed a moment ago: one that has expired stays, where the server knows how.
+    /// The same for a key that was just listed. An expired key stays, on servers that support it.
     pub fn peek_listed(context: &'a Context<'_>, name: &Text<'_>) -> Self {
         if context.tells_clients_to_filters() {
             Self::open(context, name, READ | UNTOUCHED | UNHEARD | UNCOUNTED | UNEXPIRED)
@@ -106,55 +106,56 @@ impl<'a> Key<'a> {
         Self { raw, lifetime: PhantomData }
     }
 
-    /// What is under it.
+    /// The content of the key.
     pub fn find<V: DataType>(&self) -> Found<'_, V> {
-        // SAFETY: the server takes null for a key that is empty.
+        // SAFETY: the server accepts null for an empty key.
         match unsafe { (functions().KeyType)(self.raw) } {
             EMPTY => Found::Nothing,
             STRING => {
                 let mut length = 0;
                 // SAFETY: the key is open and a string; its bytes stay as long as it is not written.
                 let start = unsafe { (functions().StringDMA)(self.raw, &mut length, READ) };
-                // SAFETY: so long the server says that it is.
+                // SAFETY: the server reports this length.
                 Found::Plain(unsafe { slice::from_raw_parts(start.cast(), length) })
             }
-            // SAFETY: the key is open; for other types this is null.
+            // SAFETY: the key is open; the type is null for the server's own types.
             _ if unsafe { (functions().ModuleTypeGetType)(self.raw) } == raw_type() => {
-                // SAFETY: a value of this type is a `V` that `DataType` boxed, and nobody changes it.
+                // SAFETY: a value of this type is a `V` that `DataType` boxed, and it is never modified.
                 Found::Ours(unsafe { &*(functions().ModuleTypeGetValue)(self.raw).cast::<V>() })
             }
             _ => Found::Other,
         }
     }
 
-    /// Puts a value of the module's under it. What was there goes, and so does its time to live.
+    /// Stores a value of the module. It replaces the previous value and removes its expiry.
     pub fn set<V: DataType>(&mut self, value: V) -> bool {
         let value = Box::into_raw(Box::new(value));
-        // SAFETY: the key is open to be written, and the box becomes the server's.
+        // SAFETY: the key is open for writing, and the box becomes the server's.
         let set = unsafe { (functions().ModuleTypeSetValue)(self.raw, raw_type(), value.cast()) };
         if set != OK {
-            // SAFETY: the server did not take it.
+            // SAFETY: the server did not accept the box.
             drop(unsafe { Box::from_raw(value) });
         }
         set == OK
     }
 
-    /// Puts a plain string under it. What was there goes, and so does its time to live.
+    /// Stores a plain string. It replaces the previous value and removes its expiry.
     pub fn set_plain(&mut self, value: &Text<'_>) -> bool {
-        // SAFETY: the key is open to be written; the server keeps the string.
+        // SAFETY: the key is open for writing; the server keeps the string.
         unsafe { (functions().StringSet)(self.raw, value.raw()) == OK }
     }
 
-    /// Lets the server keep its plain string apart from the key's object, as it does once a command has changed it.
+    /// Makes the server keep the plain string in a block of its own, apart from the key's object. It does the same when
+    /// a command changes a string.
     pub fn keep_apart(&mut self) {
         let mut length = 0;
-        // SAFETY: the key is open to be written and a string; nothing is written through what is given.
+        // SAFETY: the key is open for writing and a string; nothing is written through the returned pointer.
         unsafe { (functions().StringDMA)(self.raw, &mut length, WRITE) };
     }
 
-    /// What is under it, without a plain string's bytes, which stay as they are encoded.
+    /// The kind of content. A plain string keeps its encoding, because its bytes are not accessed.
     pub fn kind<V: DataType>(&self) -> Kind<'_, V> {
-        // SAFETY: the server takes null for a key that is empty.
+        // SAFETY: the server accepts null for an empty key.
         match unsafe { (functions().KeyType)(self.raw) } {
             EMPTY => Kind::Nothing,
             // SAFETY: the key is open.
@@ -166,10 +167,10 @@ impl<'a> Key<'a> {
         }
     }
 
-    /// How it has been used.
+    /// How recently or often the key was used.
     pub fn usage(&self) -> Usage {
         let mut figure = -1;
-        // SAFETY: the key is open, and there is room for a number; the one that the server does not keep stays -1.
+        // SAFETY: the key is open, and the pointer is to a number. A figure that the server does not track stays -1.
         unsafe {
             if (functions().GetLRU)(self.raw, &mut figure) == OK && figure >= 0 {
                 return Usage::IdleMs(figure);
@@ -179,7 +180,7 @@ impl<'a> Key<'a> {
         Usage::Frequency(figure)
     }
 
-    /// Sets how it has been used.
+    /// Sets how recently or often the key was used.
     pub fn set_usage(&mut self, usage: Usage) {
         // SAFETY: the key is open; the server checks the number.
         unsafe {
@@ -190,16 +191,16 @@ impl<'a> Key<'a> {
         };
     }
 
-    /// When it expires, milliseconds since 1970; `None` when it does not.
+    /// The expiry in milliseconds since 1970; `None` when the key does not expire.
     pub fn expires_ms(&self) -> Option<i64> {
         // SAFETY: the key is open.
         let at = unsafe { (functions().GetAbsExpire)(self.raw) };
         (at >= 0).then_some(at)
     }
 
-    /// Lets it expire at a time.
+    /// Sets the expiry, in milliseconds since 1970.
     pub fn expire_at(&mut self, at_ms: i64) {
-        // SAFETY: the key is open to be written. Of a key that is empty the server refuses it.
+        // SAFETY: the key is open for writing. The server refuses this for an empty key.
         unsafe { (functions().SetAbsExpire)(self.raw, at_ms) };
     }
 }
@@ -207,7 +208,7 @@ impl<'a> Key<'a> {
 impl Drop for Key<'_> {
     fn drop(&mut self) {
         if !self.raw.is_null() {
-            // SAFETY: it is open, and nobody uses it any more.
+            // SAFETY: the key is open, and is not used any more.
             unsafe { (functions().CloseKey)(self.raw) };
         }
     }

@@ -1,4 +1,4 @@
-//! What the server tells of keys: strings that commands write, keys of a dump, and when it loads one.
+//! Notifications about keys: strings that commands write, keys of a dump, and when the server loads one.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::OnceLock;
@@ -18,51 +18,51 @@ const NEW: c_int = 1 << 14;
 const EVENT_LOADING: u64 = 3;
 /// `REDISMODULE_EVENT_MODULE_CHANGE`.
 const EVENT_MODULES: u64 = 9;
-/// `REDISMODULE_SUBEVENT_LOADING_ENDED`; below it are three kinds of a start, and behind it is a failure.
+/// `REDISMODULE_SUBEVENT_LOADING_ENDED`. The three lower values are kinds of starts; the next is a failure.
 const ENDED: u64 = 3;
-/// The configuration of keyspace events.
+/// The server setting for keyspace events.
 const EVENTS: &[u8] = b"notify-keyspace-events";
 
 /// What happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// It was loaded from a dump, with whatever value, and nobody uses it yet.
+    /// It was loaded from a dump, with a value of any type, and is not used yet.
     Loaded,
-    /// A command writes its string, and may not be done with it.
+    /// A command has written its string, and may still use it.
     Written,
 }
 
-/// Takes note of what happened to a key.
+/// A callback for changes of keys.
 pub type Observer = fn(&Context<'_>, Change, &Text<'_>);
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
-/// Whether the server loads what is to be all of its content.
+/// Whether the server is loading its whole content.
 static LOADING: AtomicBool = AtomicBool::new(false);
-/// How many strings commands have written.
+/// The number of strings that commands have written.
 static STRINGS_WRITTEN: AtomicU64 = AtomicU64::new(0);
-/// Whether modules were loaded or unloaded since somebody looked.
+/// Whether modules were loaded or unloaded since [`modules_changed`] was called last.
 static MODULES_CHANGED: AtomicBool = AtomicBool::new(true);
 
-/// Whether the server loads what is to be all of its content. While it loads a replica's next content beside the one
-/// that it serves, it does not.
+/// Whether the server is loading its whole content. False while a replica loads its next content beside the one that it
+/// serves.
 pub fn is_loading() -> bool {
     LOADING.load(Ordering::Relaxed)
 }
 
-/// How many strings commands have written since the module was loaded.
+/// The number of strings that commands have written since the module was loaded.
 pub fn strings_written() -> u64 {
     STRINGS_WRITTEN.load(Ordering::Relaxed)
 }
 
-/// Whether modules were loaded or unloaded since this was called last.
+/// Whether modules were loaded or unloaded since the last call.
 pub fn modules_changed() -> bool {
     MODULES_CHANGED.swap(false, Ordering::Relaxed)
 }
 
-/// Lets `observer` hear of keys; whether the server tells.
+/// Calls `observer` for changes of keys. Returns whether the server reports them.
 pub fn observe(context: &Context<'_>, observer: Observer) -> bool {
     OBSERVER.get_or_init(|| observer);
-    // SAFETY: the entries are functions of this module's, which stays.
+    // SAFETY: the callbacks are functions of this module, which is never unloaded.
     let told = unsafe {
         (functions().SubscribeToKeyspaceEvents)(context.raw(), STRING | LOADED, on_key) == OK
     };
@@ -76,20 +76,20 @@ unsafe extern "C" fn on_key(
     _event: *const c_char,
     key: *mut RawString,
 ) -> c_int {
-    // A key of content that is loaded beside the one that is served is not to be found in it.
+    // A key that is loaded beside the served content can't be opened there.
     let change = if kind & LOADED == 0 { Change::Written } else { Change::Loaded };
     if change == Change::Written {
         STRINGS_WRITTEN.fetch_add(1, Ordering::Relaxed);
     }
     if let Some(observer) = OBSERVER.get().filter(|_| change == Change::Written || is_loading()) {
-        // SAFETY: both are the server's, and live as long as this runs.
+        // SAFETY: both pointers are the server's, and live as long as this call.
         unsafe { observer(&Context::from_raw(context), change, &Text::from_raw(key)) };
     }
     OK
 }
 
 unsafe extern "C" fn on_loading(context: *mut RawContext, _: Event, kind: u64, _: *mut c_void) {
-    // SAFETY: the context is the server's, and lives as long as this runs.
+    // SAFETY: the context is the server's, and lives as long as this call.
     let context = unsafe { Context::from_raw(context) };
     LOADING.store(kind < ENDED && !context.loads_beside(), Ordering::Relaxed);
 }
@@ -104,17 +104,17 @@ impl Context<'_> {
         self.call(c"MODULE", &[b"LIST"]).is_none_or(|reply| reply.whole().parts() != 1)
     }
 
-    /// Does `work` without the keyspace event `new`, which the server publishes whenever it adds a key, though the key
-    /// was there before.
+    /// Calls `work` without the keyspace event `new`. The server would publish it for each key that it adds, even for
+    /// one that existed before.
     pub fn without_new_events<T>(&self, work: impl FnOnce() -> T) -> T {
-        // SAFETY: it takes nothing.
+        // SAFETY: the call has no arguments.
         if unsafe { (functions().GetNotifyKeyspaceEvents)() } & NEW == 0 {
             return work();
         }
         let reply = self.call(c"CONFIG", &[b"GET", EVENTS]);
         let before = reply.as_ref().and_then(|reply| reply.part(1)).and_then(|part| part.bytes());
         let Some(before) = before else { return work() };
-        // Redis 7.0 does not list this class beside `A`, all others.
+        // Redis 7.0 does not include this class in `A`, which means all others.
         let mut events: Vec<u8> = before.iter().copied().filter(|&class| class != b'n').collect();
         self.call(c"CONFIG", &[b"SET", EVENTS, &events]);
         let done = work();

@@ -1,7 +1,7 @@
-//! The server's module interface: a small binding, by hand, of what this module uses.
+//! The server's module interface: a small handwritten binding to the functions that this module uses.
 //!
-//! All unsafe code of the module is here. What is above it sees contexts, keys, values and dumps as Rust
-//! types that live no longer than the server's call.
+//! All unsafe code of the module is here. The modules above it see contexts, keys, values and dumps as Rust types that
+//! live no longer than the server's call.
 
 mod allocator;
 mod blocking;

@@ -1,4 +1,4 @@
-//! Who asks, and what the server's rules let them do.
+//! The user of a command, and the server's ACL rules.
 
 use std::ffi::{CStr, c_int};
 
@@ -7,31 +7,31 @@ use super::table::{OK, RawString, functions};
 
 /// `REDISMODULE_CTX_FLAGS_LUA` and `REDISMODULE_CTX_FLAGS_MULTI`.
 const WITHIN: c_int = 1 | 1 << 1;
-/// `REDISMODULE_CTX_FLAGS_REPLICATED` and `REDISMODULE_CTX_FLAGS_LOADING`: the command was allowed where it came from.
+/// `REDISMODULE_CTX_FLAGS_REPLICATED` and `REDISMODULE_CTX_FLAGS_LOADING`: the command was permitted at its origin.
 const FROM_ELSEWHERE: c_int = 1 << 12 | 1 << 13;
 /// `REDISMODULE_CTX_FLAGS_SLAVE`.
 const REPLICA: c_int = 1 << 3;
 /// `REDISMODULE_CTX_FLAGS_ASYNC_LOADING`.
 const LOADS_BESIDE: c_int = 1 << 23;
-/// What Redis 7.0 writes of a user who may not do something, before what that is.
+/// Redis 7.0's prefix of an ACL error; the denied action follows.
 const DENIED: &[u8] = b"acl verification failed, ";
 
-/// Who asks for a command.
+/// The originator of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// The master, the append-only file, or another module: whatever it asks for is allowed.
+    /// The master, the append-only file, or another module: everything is permitted.
     Trusted,
     /// A user of this name.
     User(Vec<u8>),
 }
 
 impl Context<'_> {
-    /// Whether the command runs in a script or at EXEC, which only a client that is authenticated comes to.
+    /// Whether the command runs in a script or at EXEC. Only an authenticated client can start either.
     pub fn is_within(&self) -> bool {
         self.flags() & WITHIN != 0
     }
 
-    /// Whether the server loads a replica's next content beside the one that it serves.
+    /// Whether a replica is loading its next content beside the one that it serves.
     pub(super) fn loads_beside(&self) -> bool {
         self.flags() & LOADS_BESIDE != 0
     }
@@ -41,17 +41,17 @@ impl Context<'_> {
         self.flags() & REPLICA != 0
     }
 
-    /// Who asks.
+    /// The originator of the running command.
     pub fn asker(&self) -> Asker {
         if self.flags() & FROM_ELSEWHERE != 0 || self.has_no_user() {
             return Asker::Trusted;
         }
-        // SAFETY: the context's client has a user, whose name is this module's to free.
+        // SAFETY: the context's client has a user; the name is this module's to free.
         let name = unsafe { (functions().GetCurrentUserName)(self.raw()) };
         Asker::User(self.owned(name))
     }
 
-    /// Whether who asks may have a command of the server's carried out.
+    /// Whether `asker` may run one of the server's commands with these arguments.
     pub fn permits(&self, asker: &Asker, native: &CStr, arguments: &[Text<'_>]) -> bool {
         let native = OwnText::new(native.to_bytes());
         permits(
@@ -61,14 +61,15 @@ impl Context<'_> {
     }
 
     pub(super) fn flags(&self) -> c_int {
-        // SAFETY: it takes the context alone.
+        // SAFETY: the call takes the context alone.
         unsafe { (functions().GetContextFlags)(self.raw()) }
     }
 
-    /// Whether the client of this context has no user. The server has no word for it that is safe to ask: the name
-    /// of no user is read through a null pointer. A call as the user tells, of a command that there is not.
+    /// Whether the client of this context has no user. The server has no function for this: asking for the name of no
+    /// user reads through a null pointer. Instead, call a command that does not exist, as the user: without a user the
+    /// server fails with ENOTSUP.
     fn has_no_user(&self) -> bool {
-        // SAFETY: it is this thread's own; the server says by it why it carries nothing out. `C` needs a user first.
+        // SAFETY: errno is this thread's own; the server sets it when it refuses a call. `C` requires a user first.
         unsafe {
             *libc::__errno_location() = 0;
             let reply = (functions().Call)(self.raw(), c"spill.nobody".as_ptr(), c"C".as_ptr());
@@ -77,12 +78,12 @@ impl Context<'_> {
         std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOTSUP)
     }
 
-    /// The bytes of a string that the server made for the module, which is freed; none of null.
+    /// The bytes of a string that the server made for the module. Frees the string. Empty for null.
     fn owned(&self, raw: *mut RawString) -> Vec<u8> {
         if raw.is_null() {
             return Vec::new();
         }
-        // SAFETY: it is the module's, lives until it is freed, and is freed once.
+        // SAFETY: the string is the module's, and is freed once, here.
         unsafe {
             let bytes = Text::from_raw(raw).bytes().to_vec();
             (functions().FreeString)(self.raw(), raw);
@@ -90,20 +91,20 @@ impl Context<'_> {
         }
     }
 
-    /// The user of a client of this number, if there is one of both.
+    /// The name of the user of the client with this id; `None` when there is no such client or no user.
     pub fn user_of(&self, client: u64) -> Option<Vec<u8>> {
-        // SAFETY: the server looks the number up, and gives null for what is not there.
+        // SAFETY: the server looks the id up, and returns null when it finds nothing.
         let name = unsafe { (functions().GetClientUserNameById)(self.raw(), client) };
         (!name.is_null()).then(|| self.owned(name))
     }
 }
 
-/// Whether the server's rules let who asks run a command with its arguments.
+/// Whether the ACL rules let `asker` run a command with its arguments.
 pub(super) fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
     let Asker::User(name) = asker else { return true };
     let functions = functions();
     let name = OwnText::new(name);
-    // SAFETY: what the server lends here is freed here, and the strings live as long.
+    // SAFETY: this block frees the user that it gets; the strings live until it ends.
     unsafe {
         let user = (functions.GetModuleUserFromUserName)(name.text().raw());
         if user.is_null() {
@@ -117,7 +118,7 @@ pub(super) fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
     }
 }
 
-/// The answer for a user who may not run a command: as the server itself writes it.
+/// The reply to a user who may not run a command, worded as the server words it.
 pub(super) fn denied(native: &CStr, said: &[u8]) -> String {
     let said = said.strip_prefix(b"-").unwrap_or(said);
     if said.starts_with(b"NOPERM") {

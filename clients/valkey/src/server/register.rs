@@ -1,4 +1,4 @@
-//! What the module tells the server when it is loaded.
+//! Registration with the server when it loads the module: name, commands, events and INFO.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::slice;
@@ -12,12 +12,12 @@ use super::table::{
 
 /// `REDISMODULE_APIVER_1`.
 const API_VERSION: c_int = 1;
-/// Redis 7.0.0, as `GetServerVersion` writes it.
+/// Redis 7.0.0, in the encoding of `GetServerVersion`.
 const OLDEST_SERVER: c_int = 0x0007_0000;
-/// Errors of reading dumps are told to the module, keys are signalled by the module alone, and values
-/// may be loaded while older ones are served.
+/// The module handles read errors of dumps; only the module signals changed keys; values may be loaded while older ones
+/// are served.
 const OPTIONS: c_int = 1 | 1 << 1 | 1 << 2;
-/// `REDISMODULE_CMD_KEY_RO`, without a right that it needs.
+/// `REDISMODULE_CMD_KEY_RO`, without a permission that it requires.
 const KEY_READ_ONLY: u64 = 1;
 /// `REDISMODULE_CMD_KEY_NOT_KEY`: the rules for users take it for none. Clusters and tracking find it all the same.
 const NO_KEY: u64 = 1 << 8;
@@ -36,27 +36,27 @@ const BEFORE: u64 = 0;
 /// `REDISMODULE_SUBEVENT_FORK_CHILD_BORN`.
 const BORN: u64 = 0;
 
-/// Runs `load` for the server that calls the module's entry point; the entry point's answer. An error is
+/// Runs `load` for the server that calls the module's entry point. Returns the entry point's result. An error becomes
 /// one line of the server's log.
 ///
 /// # Safety
-/// The arguments are those of the entry point.
+/// The arguments must be those of the entry point.
 pub unsafe fn within_onload(
     context: *mut RawContext,
     arguments: *mut *mut RawString,
     count: c_int,
     load: fn(&Context<'_>, &[Text<'_>]) -> Result<(), String>,
 ) -> c_int {
-    // SAFETY: it is the entry point's.
+    // SAFETY: the context is the entry point's.
     if let Err(lacking) = unsafe { take(context) } {
-        // Nothing is known of this server but that it has the function that finds others, which may not
-        // have the one that writes its log.
+        // Use stderr. The only function known to exist in this server is the one that looks up others; the log function
+        // may be missing.
         eprintln!(
             "spillway: the server is too old: it has no {lacking}; Redis 7.0 or later, or Valkey, is needed"
         );
         return 1;
     }
-    // SAFETY: they are the entry point's, and live as long as it runs.
+    // SAFETY: the arguments are the entry point's, and live as long as it runs.
     let (context, arguments) = unsafe { (Context::from_raw(context), texts(arguments, count)) };
     match load(&context, arguments) {
         Ok(()) => OK,
@@ -67,25 +67,25 @@ pub unsafe fn within_onload(
     }
 }
 
-/// The strings that the server hands over with a call.
+/// The strings that the server passes to a callback.
 ///
 /// # Safety
-/// There are `count` of them, which live as long as the call.
+/// There must be `count` of them, which live as long as the call.
 pub(super) unsafe fn texts<'a>(arguments: *mut *mut RawString, count: c_int) -> &'a [Text<'a>] {
     if count == 0 {
         return &[];
     }
-    // SAFETY: `Text` is such a pointer, and there are so many.
+    // SAFETY: `Text` is a transparent wrapper of this pointer type, and there are `count` of them.
     unsafe { slice::from_raw_parts(arguments.cast(), count as usize) }
 }
 
-/// Makes this the module `name` of the server.
+/// Registers this as the server's module `name`.
 ///
 /// # Errors
-/// Why it can't be, in one line.
+/// A line with the reason.
 pub fn attach(context: &Context<'_>, name: &CStr, version: c_int) -> Result<(), String> {
     let functions = functions();
-    // SAFETY: it takes nothing.
+    // SAFETY: the call has no arguments.
     let server = unsafe { (functions.GetServerVersion)() };
     if server < OLDEST_SERVER {
         return Err(format!(
@@ -110,14 +110,14 @@ pub fn attach(context: &Context<'_>, name: &CStr, version: c_int) -> Result<(), 
 /// How many arguments a command takes, its name included.
 #[derive(Clone, Copy, Debug)]
 pub enum Arity {
-    /// So many.
+    /// This many.
     Exactly(usize),
-    /// So many or more.
+    /// This many or more.
     AtLeast(usize),
 }
 
 impl Arity {
-    /// Whether it takes so many.
+    /// Whether this many are allowed.
     pub const fn allows(self, count: usize) -> bool {
         match self {
             Self::Exactly(wanted) => count == wanted,
@@ -126,36 +126,36 @@ impl Arity {
     }
 }
 
-/// A command of the module's.
+/// A command of the module.
 pub trait Command {
-    /// Its name.
+    /// The name.
     const NAME: &'static CStr;
     /// The server's flags for it.
     const FLAGS: &'static CStr;
-    /// Where its keys are: the first, the last (from the end, if negative), and the step.
+    /// Positions of the keys: the first, the last (counted from the end if negative), and the step.
     const KEYS: (c_int, c_int, c_int);
     /// How many arguments it takes.
     const ARITY: Arity;
 
-    /// Carries it out, and answers.
+    /// Runs the command, and replies.
     ///
     /// # Errors
-    /// The answer, when that is an error.
+    /// The error reply.
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String>;
 }
 
 /// Registers a command.
 ///
 /// # Errors
-/// In one line, when the server does not take it.
+/// A line, when the server rejects it.
 pub fn register_command<C: Command>(context: &Context<'_>) -> Result<(), String> {
     register_as::<C>(context, C::NAME, C::FLAGS, C::KEYS)
 }
 
-/// Registers a command under another name, with flags and positions of keys of its own.
+/// Registers a command under another name, with its own flags and key positions.
 ///
 /// # Errors
-/// In one line, when the server does not take it.
+/// A line, when the server rejects it.
 pub fn register_as<C: Command>(
     context: &Context<'_>,
     name: &CStr,
@@ -178,11 +178,11 @@ pub fn register_as<C: Command>(
     if status == OK { Ok(()) } else { Err(format!("the server does not take {name:?}")) }
 }
 
-/// Registers a command under which the server's own runs. The server would take what may be done to the keys for
-/// everything: it checks only that the user may name them, or, of a command that lets in every user, nothing.
+/// Registers a command that runs one of the server's own commands. The server must not take access to its keys for
+/// permission: it checks only that the user may name them, or nothing for a command that is open to every user.
 ///
 /// # Errors
-/// In one line, when the server does not take it.
+/// A line, when the server rejects it.
 pub fn register_for_native<C: Command>(
     context: &Context<'_>,
     name: &CStr,
@@ -196,7 +196,7 @@ pub fn register_for_native<C: Command>(
         return Ok(());
     }
     let key_flags = if lets_in { KEY_READ_ONLY | NO_KEY } else { KEY_READ_ONLY };
-    // The end is counted from the first key, or from the last argument.
+    // The end counts from the first key, or from the last argument.
     let last_key = if last < 0 { last } else { last - first };
     let specs = [key_spec(key_flags, first, last_key, step), key_spec(0, 0, 0, 0)];
     let version = CommandInfoVersion {
@@ -217,7 +217,7 @@ pub fn register_for_native<C: Command>(
         key_specs: specs.as_ptr(),
         arguments: none.cast(),
     };
-    // SAFETY: the command was registered, and what tells of it is copied.
+    // SAFETY: the command is registered, and the description is copied.
     let status = unsafe {
         let made = (functions().GetCommand)(context.raw(), name.as_ptr());
         (functions().SetCommandInfo)(made, &info)
@@ -229,7 +229,7 @@ pub fn register_for_native<C: Command>(
     }
 }
 
-/// Keys from an index on; the end of a list for the index 0.
+/// Keys from an index on; the terminator of a list for index 0.
 const fn key_spec(flags: u64, index: c_int, last_key: c_int, key_step: c_int) -> KeySpec {
     let (begins, ends) = if index == 0 { (0, 0) } else { (BEGINS_AT_INDEX, ENDS_OF_RANGE) };
     KeySpec {
@@ -249,10 +249,10 @@ unsafe extern "C" fn command<C: Command>(
     arguments: *mut *mut RawString,
     count: c_int,
 ) -> c_int {
-    // SAFETY: they are the server's, and live as long as this runs.
+    // SAFETY: the pointers are the server's, and live as long as this call.
     let (context, arguments) = unsafe { (Context::from_raw(context), texts(arguments, count)) };
     if !C::ARITY.allows(arguments.len()) {
-        // SAFETY: it takes the context alone.
+        // SAFETY: the call takes the context alone.
         return unsafe { (functions().WrongArity)(context.raw()) };
     }
     if let Err(answer) = C::run(&context, arguments) {
@@ -261,19 +261,19 @@ unsafe extern "C" fn command<C: Command>(
     OK
 }
 
-/// Subscribes to an event; whether the server has it.
+/// Subscribes to an event. Returns whether the server has it.
 pub(super) fn subscribe(context: &Context<'_>, id: u64, entry: EventEntry) -> bool {
-    // SAFETY: the event's version is the first, whose data no entry here looks at.
+    // SAFETY: the event has version 1, and no callback here reads its data.
     unsafe {
         (functions().SubscribeToServerEvent)(context.raw(), Event { id, version: 1 }, entry) == OK
     }
 }
 
-/// Who is told of forks.
+/// The callback for forks.
 static ON_FORK: OnceLock<fn(bool)> = OnceLock::new();
 
-/// Calls `told` in the server, with true when a child was forked and with false when it has ended; whether the
-/// server tells.
+/// Calls `told` in the server: with true after a fork, with false when the child has ended. Returns whether the server
+/// reports forks.
 pub fn on_fork(context: &Context<'_>, told: fn(bool)) -> bool {
     let told = *ON_FORK.get_or_init(|| told);
     let _ = told;
@@ -286,10 +286,11 @@ unsafe extern "C" fn fork_child(_: *mut RawContext, _: Event, kind: u64, _: *mut
     }
 }
 
-/// Who is called before the server sleeps.
+/// The callback before the server sleeps.
 static BEFORE_SLEEP: OnceLock<fn(&Context<'_>)> = OnceLock::new();
 
-/// Calls `work` each time before the server waits for events, between commands; whether the server does that.
+/// Calls `work` each time before the server waits for events, between commands. Returns whether the server supports
+/// this.
 pub fn before_sleep(context: &Context<'_>, work: fn(&Context<'_>)) -> bool {
     BEFORE_SLEEP.get_or_init(|| work);
     subscribe(context, EVENT_LOOP, event_loop)
@@ -297,12 +298,12 @@ pub fn before_sleep(context: &Context<'_>, work: fn(&Context<'_>)) -> bool {
 
 unsafe extern "C" fn event_loop(raw: *mut RawContext, _: Event, kind: u64, _: *mut c_void) {
     if let (BEFORE, Some(work)) = (kind, BEFORE_SLEEP.get()) {
-        // SAFETY: the context is the server's, and lives as long as this runs.
+        // SAFETY: the context is the server's, and lives as long as this call.
         work(&unsafe { Context::from_raw(raw) });
     }
 }
 
-/// The module's section of INFO, while it is written.
+/// The module's section of INFO, while it is being written.
 #[derive(Debug)]
 pub struct InfoSection {
     raw: *mut RawInfo,
@@ -316,18 +317,18 @@ impl InfoSection {
     }
 }
 
-/// Who writes the section.
+/// The callback that writes the section.
 static INFORMATION: OnceLock<fn(&InfoSection)> = OnceLock::new();
 
-/// Lets `write` write the module's section of INFO; whether the server takes it.
+/// Registers `write` as the writer of the module's section of INFO. Returns whether the server accepts it.
 pub fn register_information(context: &Context<'_>, write: fn(&InfoSection)) -> bool {
     INFORMATION.get_or_init(|| write);
-    // SAFETY: the entry is a function of this module's, which stays.
+    // SAFETY: the callback is a function of this module, which is never unloaded.
     unsafe { (functions().RegisterInfoFunc)(context.raw(), information) == OK }
 }
 
 unsafe extern "C" fn information(raw: *mut RawInfo, _crash: c_int) {
-    // SAFETY: the server writes INFO now; no name makes the section the module's own.
+    // SAFETY: the server is writing INFO; a null name means the module's own section.
     let wanted = unsafe { (functions().InfoAddSection)(raw, std::ptr::null()) } == OK;
     if let (true, Some(write)) = (wanted, INFORMATION.get()) {
         write(&InfoSection { raw });

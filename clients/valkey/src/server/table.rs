@@ -1,4 +1,4 @@
-//! The functions that the server lends a module, by the names and types of redismodule.h.
+//! The functions that the server lends to a module, with the names and types of redismodule.h.
 
 use std::ffi::{c_char, c_int, c_longlong, c_ulonglong, c_void};
 use std::sync::OnceLock;
@@ -41,26 +41,26 @@ opaque! {
 
 /// A command's entry point.
 pub type CommandEntry = unsafe extern "C" fn(*mut RawContext, *mut *mut RawString, c_int) -> c_int;
-/// Takes an event.
+/// A callback for an event.
 pub type EventEntry = unsafe extern "C" fn(*mut RawContext, Event, u64, *mut c_void);
 /// Adds fields to INFO.
 pub type InfoEntry = unsafe extern "C" fn(*mut RawInfo, c_int);
 
-/// Frees what was done for a client.
+/// Frees the work for a blocked client.
 pub type FreeEntry = unsafe extern "C" fn(*mut RawContext, *mut c_void);
-/// Takes a keyspace event.
+/// A callback for a keyspace event.
 pub type KeyEntry =
     unsafe extern "C" fn(*mut RawContext, c_int, *const c_char, *mut RawString) -> c_int;
-/// Sees a command that arrives.
+/// A filter of arriving commands.
 pub type FilterEntry = unsafe extern "C" fn(*mut RawFilter);
 
 /// `RedisModuleEvent`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Event {
-    /// Which.
+    /// The event's number.
     pub id: u64,
-    /// Version of the data with it.
+    /// The version of the event's data.
     pub version: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct CommandInfoVersion {
     pub argument_bytes: usize,
 }
 
-/// `RedisModuleCommandKeySpec`, of keys in a range that begins at an index; all zeros behind the last.
+/// `RedisModuleCommandKeySpec`, for keys in a range that begins at an index. An all-zero entry ends a list.
 #[derive(Debug)]
 #[repr(C)]
 pub struct KeySpec {
@@ -113,7 +113,7 @@ pub struct KeySpec {
     pub limit: c_int,
 }
 
-/// Where the keys of a [`KeySpec`] begin: as large and aligned as the widest kind, a word and a number.
+/// Where the keys of a [`KeySpec`] begin: the size and alignment of the largest variant, a word and a number.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct KeySpecBegin {
@@ -139,13 +139,13 @@ pub struct CommandInfo {
 /// `RedisModule_GetApi`.
 type GetApi = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
 
-/// Declares the table of functions and how it is filled.
+/// Declares the table of functions and its lookup.
 macro_rules! functions {
     (
         all { $($name:ident($($argument:ty),* $(; $dots:tt)?) $(-> $result:ty)?;)* }
         newer { $($newer:ident($($newer_argument:ty),*) -> $newer_result:ty;)* }
     ) => {
-        /// The server's functions; those that came after Redis 7.0 may be none.
+        /// The server's functions. Those that are newer than Redis 7.0 may be `None`.
         #[allow(non_snake_case)]
         pub struct Functions {
             $(pub $name: unsafe extern "C" fn($($argument,)* $($dots)?) $(-> $result)?,)*
@@ -153,21 +153,21 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// Asks the server for each function; the name of the first that it lacks.
+            /// Looks up each function. Fails with the name of the first that the server lacks.
             ///
             /// # Safety
-            /// `get` is the server's.
+            /// `get` must be the server's.
             unsafe fn ask(get: GetApi) -> Result<Self, &'static str> {
                 Ok(Self {
                     $($name: {
                         let mut found: *mut c_void = std::ptr::null_mut();
                         let name = concat!("RedisModule_", stringify!($name), "\0");
-                        // SAFETY: the name ends with a zero, and there is room for a pointer.
+                        // SAFETY: the name is null-terminated, and `found` holds a pointer.
                         let status = unsafe { get(name.as_ptr().cast(), &mut found) };
                         if status != OK || found.is_null() {
                             return Err(stringify!($name));
                         }
-                        // SAFETY: under this name redismodule.h declares a function of this type.
+                        // SAFETY: redismodule.h declares a function of this type under this name.
                         unsafe {
                             std::mem::transmute::<
                                 *mut c_void,
@@ -178,10 +178,10 @@ macro_rules! functions {
                     $($newer: {
                         let mut found: *mut c_void = std::ptr::null_mut();
                         let name = concat!("RedisModule_", stringify!($newer), "\0");
-                        // SAFETY: the name ends with a zero, and there is room for a pointer.
+                        // SAFETY: the name is null-terminated, and `found` holds a pointer.
                         let status = unsafe { get(name.as_ptr().cast(), &mut found) };
                         (status == OK && !found.is_null()).then(|| {
-                            // SAFETY: under this name redismodule.h declares a function of this type.
+                            // SAFETY: redismodule.h declares a function of this type under this name.
                             unsafe {
                                 std::mem::transmute::<
                                     *mut c_void,
@@ -298,22 +298,22 @@ pub fn lent() -> Option<&'static Functions> {
     FUNCTIONS.get()
 }
 
-/// The functions. Whatever the server calls runs after it has lent them.
+/// The functions. Every callback runs after the server has lent them.
 pub fn functions() -> &'static Functions {
     FUNCTIONS.get().expect("the server lends its functions before it calls")
 }
 
-/// Takes the functions of the server that loads this; the name of the first one that it lacks.
+/// Takes the functions of the server that loads this. Fails with the name of the first one that it lacks.
 ///
 /// # Safety
-/// `context` is what the server handed to the module's entry point.
+/// `context` must be the one that the server passed to the module's entry point.
 pub unsafe fn take(context: *mut RawContext) -> Result<&'static Functions, &'static str> {
     if let Some(functions) = lent() {
         return Ok(functions);
     }
-    // SAFETY: by the module interface a context begins with the address of GetApi.
+    // SAFETY: by the module interface, a context begins with the address of GetApi.
     let get = unsafe { *context.cast::<GetApi>() };
-    // SAFETY: it is the server's.
+    // SAFETY: `get` is the server's.
     let functions = unsafe { Functions::ask(get) }?;
     Ok(FUNCTIONS.get_or_init(|| functions))
 }

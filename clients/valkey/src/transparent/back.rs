@@ -1,14 +1,14 @@
-//! Bringing a string back from the store, which nobody hears of.
+//! Bringing a string back from the store, invisibly to clients.
 
 use super::moves::move_to;
 use super::written;
 use crate::server::{Context, Key, Kind, OwnText, Text};
 use crate::value::Value;
 
-/// Makes a plain string of a key's value, if it is one of the module's; whether it was.
+/// Turns a key's value into a plain string, if it is one of the module's. Returns whether it was.
 ///
 /// # Errors
-/// The answer, when its bytes can't be had.
+/// The error reply, when its bytes can't be read.
 pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
     if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
         return Ok(false);
@@ -28,7 +28,7 @@ pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String
     Ok(true)
 }
 
-/// Makes a plain string of a key's value, which has these bytes.
+/// Turns a key's value, whose bytes are `bytes`, into a plain string.
 pub fn put_back(context: &Context<'_>, name: &Text<'_>, bytes: &[u8]) {
     let mut key = Key::quiet(context, name);
     if matches!(key.kind::<Value>(), Kind::Ours(_)) {

@@ -1,4 +1,4 @@
-//! The hand that goes round over the keys and sends cold strings to the store.
+//! The clock hand: goes around the keys and moves cold strings to the store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,22 +12,23 @@ use crate::server::{
 use crate::spill::spill;
 use crate::value::Value;
 
-/// Time that one turn takes below and above the high mark, but for the key that it is at.
+/// Time of one turn while memory use is below and above the high mark. A string that has begun to move is finished.
 const TURN: Duration = Duration::from_micros(100);
 const TURN_HIGH: Duration = Duration::from_millis(2);
-/// Most time that a command which arrives at the limit waits while strings leave, before the server evicts keys for it.
-/// What would take longer by the rate of before is left to the next turn between commands.
+/// Most time that a command near the limit waits while strings move, before the server evicts keys for it. Strings that
+/// would take longer, at the rate so far, are left to the next turn between commands.
 const IN_COMMAND: Duration = Duration::from_millis(1);
-/// Keys that one step looks at.
+/// Keys in one step of SCAN.
 const STEP: &[u8] = b"32";
-/// Of the strings that a step finds, this part leaves: the coldest, and at least one. So which strings leave is chosen
-/// as the server chooses which keys it evicts: by samples. The few that the last step may find are no sample: one
-/// of them leaves only when no other did.
+/// Of the strings that a step finds, the coldest one in this many moves, and at least one. This samples, as the server
+/// does when it chooses keys to evict. The last step of a round may find too few for a sample: one of them moves only
+/// when no other has.
 const COLDEST_PART: usize = 8;
-/// So cold a string leaves whatever the others are: not used for so many milliseconds, or of at most such a frequency.
+/// A string this cold moves regardless of the others: not used for this many milliseconds, or of at most this
+/// frequency.
 const COLD: (i64, i64) = (60_000, 1);
-/// When no string of all keys could leave, the hand rests for so many times as long as it has looked at them, but not for
-/// longer than this, nor while so large a share of `maxmemory` more is used.
+/// When no string can move, the hand rests for this many times as long as the round took. The rest ends early after the
+/// maximum below, or when this much more of `maxmemory` is in use.
 const REST: u32 = 9;
 const REST_MAX: Duration = Duration::from_secs(1);
 const REST_GROWTH: f32 = 0.01;
@@ -37,29 +38,29 @@ struct Hand {
     cursor: Vec<u8>,
     round: Round,
     rest: Option<Rest>,
-    /// Whether it has begun at the low mark, and has not come to its end yet.
+    /// Whether it has begun at the low mark, and has not ended yet.
     at_work: bool,
-    /// How long a KiB takes on its way to the store, of late.
+    /// Recent time to move a KiB to the store, in microseconds.
     us_per_kib: f32,
 }
 
-/// One way of the hand over all keys.
+/// One pass of the hand over all keys.
 #[derive(Default)]
 struct Round {
-    /// What it has taken so far.
+    /// Time that it has taken so far.
     took: Duration,
     has_moved: bool,
 }
 
-/// A time in which looking at the keys again would find nothing.
+/// A pause in which another pass would find nothing.
 struct Rest {
     until: Instant,
-    /// The share of `maxmemory` that was used when it began.
+    /// The share of `maxmemory` in use when it began.
     used: f32,
 }
 
 impl Round {
-    /// How many of the strings that a step finds leave though they are not cold. In a command any does.
+    /// How many of the strings that a step finds move although they are not cold. In a command all may.
     const fn leaving(&self, found: usize, is_last: bool, in_command: bool) -> usize {
         if in_command {
             found
@@ -71,7 +72,7 @@ impl Round {
     }
 }
 
-/// A string that may leave.
+/// A string that can move.
 struct Candidate<'a> {
     name: &'a [u8],
     bytes: usize,
@@ -79,7 +80,7 @@ struct Candidate<'a> {
 }
 
 static HAND: Mutex<Hand> = Mutex::new(Hand::NEW);
-/// Whether no other module may be in the midst of something when a command arrives.
+/// Whether no other module can be in the middle of an operation when a command arrives.
 static ALONE: AtomicBool = AtomicBool::new(false);
 
 /// A turn, before the server sleeps.
@@ -89,7 +90,7 @@ pub fn turn(context: &Context<'_>) {
     }
     let used = memory_used();
     let mut hand = HAND.lock().unwrap_or_else(PoisonError::into_inner);
-    // A command that waits was looked at when it arrived.
+    // A paused command was handled when it arrived.
     if !hand.begin_or_end(used, false) || is_paused() || !spill().is_connected() {
         return;
     }
@@ -97,7 +98,8 @@ pub fn turn(context: &Context<'_>) {
     hand.go_on(context, time, false);
 }
 
-/// A command arrives while the server is near its limit, beyond which it would evict keys or refuse it. `context` is the module's own.
+/// Moves strings when a command arrives while the server is near the limit beyond which it evicts keys or refuses
+/// commands. `context` is the module's own.
 pub fn before_eviction(context: &Context<'_>) {
     let in_midst = !ALONE.load(Ordering::Relaxed) || context.is_within() || is_loading();
     if in_midst || is_paused() || !spill().is_connected() {
@@ -117,14 +119,14 @@ impl Hand {
         us_per_kib: 1.0,
     };
 
-    /// Begins or ends its work, by the share of `maxmemory` that is used. Says whether strings are to leave now.
+    /// Begins or ends work, by the share of `maxmemory` in use. Returns whether strings must move now.
     fn begin_or_end(&mut self, used: f32, in_command: bool) -> bool {
         self.at_work = used >= pressure::low() || self.at_work && used >= pressure::enough();
         if in_command { pressure::is_near_limit(used) } else { self.at_work }
     }
 
-    /// Sends strings away for some time, while that is needed. In a command any string leaves, but none that would exceed the
-    /// time.
+    /// Moves strings for at most `time`, while needed. In a command any string may move, except one that would exceed
+    /// the time.
     fn go_on(&mut self, context: &Context<'_>, time: Duration, in_command: bool) {
         let start = Instant::now();
         let until = start + time;
@@ -144,25 +146,25 @@ impl Hand {
         }
     }
 
-    /// Whether the last round found nothing that can leave, and was not long ago.
+    /// Whether the last pass found nothing to move, and its rest is not over.
     fn rests(&mut self, now: Instant, used: f32) -> bool {
         let goes_on = |rest: &Rest| now < rest.until && used < rest.used + REST_GROWTH;
         self.rest = self.rest.take().filter(goes_on);
         self.rest.is_some()
     }
 
-    /// The hand came past the last key.
+    /// Handles the end of a pass over all keys.
     fn end_round(&mut self, now: Instant, used: f32) {
         (self.database, self.cursor) = (0, Vec::new());
         let round = std::mem::take(&mut self.round);
         if !round.has_moved {
-            // Below the low mark there is nothing left for it to do.
+            // Between the two marks there is nothing left to do.
             self.at_work = false;
             self.rest = Some(Rest { until: now + (round.took * REST).min(REST_MAX), used });
         }
     }
 
-    /// Looks at the next keys, until a time; false when there are no more.
+    /// Handles the next keys, until a time. Returns false when there are no more.
     fn step(&mut self, context: &Context<'_>, until: Instant, in_command: bool) -> bool {
         if !context.select(self.database) {
             return false;
@@ -178,7 +180,7 @@ impl Hand {
         let count = self.round.leaving(found.len(), next == b"0", in_command);
         for string in coldest(found, count) {
             self.send(context, &string, in_command.then_some(until));
-            // The rest of them are looked at in the next round.
+            // The next pass handles the rest.
             if Instant::now() > until {
                 break;
             }
@@ -191,15 +193,15 @@ impl Hand {
         true
     }
 
-    /// Sends a string away, if it is gone by a time where there is one.
+    /// Moves a string. With a deadline `by`, only if it is expected to finish by then.
     fn send(&mut self, context: &Context<'_>, string: &Candidate<'_>, by: Option<Instant>) {
         let start = Instant::now();
         let kib = string.bytes as f32 / 1024.0;
         let wanted = Duration::from_secs_f32(kib * self.us_per_kib / 1e6);
         if by.is_some_and(|by| start + wanted > by) {
-            // A rate that was taken in a bad moment must not keep everything here.
+            // Lower the estimate, so that a rate measured at a bad moment does not block everything.
             self.us_per_kib *= 0.9;
-            // It can leave between commands.
+            // It can move between commands.
             self.round.has_moved = true;
             return;
         }
@@ -209,14 +211,14 @@ impl Hand {
         self.round.has_moved = true;
         if kib >= 1.0 {
             let took_us = start.elapsed().as_secs_f32() * 1e6;
-            // What the machine did meanwhile is not the store's: one outlier counts for little.
+            // Limit the sample: the machine's other work may have delayed it.
             let sample = (took_us / kib).min(2.0 * self.us_per_kib);
             self.us_per_kib += (sample - self.us_per_kib) / 8.0;
         }
     }
 }
 
-/// The string of a key, if it may leave.
+/// The string of a key, if it can move.
 fn candidate<'a>(context: &Context<'_>, name: &'a [u8]) -> Option<Candidate<'a>> {
     let text = OwnText::new(name);
     let key = Key::peek(context, text.text());
@@ -228,7 +230,7 @@ fn candidate<'a>(context: &Context<'_>, name: &'a [u8]) -> Option<Candidate<'a>>
     (bytes > 0).then(|| Candidate { name, bytes, usage: key.usage() })
 }
 
-/// Those that leave, the coldest first: `count`, or all that are cold if they are more.
+/// The strings to move, the coldest first: `count`, or all that are cold if they are more.
 fn coldest(mut found: Vec<Candidate<'_>>, count: usize) -> Vec<Candidate<'_>> {
     found.sort_by_key(|string| warmth(string.usage));
     let cold = found.iter().take_while(|string| is_cold(string.usage)).count();

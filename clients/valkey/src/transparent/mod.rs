@@ -1,15 +1,15 @@
-//! The transparent way of use: unmodified clients, whose coldest strings lie in the store.
+//! Transparent mode: unmodified clients, whose coldest strings lie in the store.
 //!
 //! ```text
-//!  a command arrives --> filter: may it meet a value in the store? --> ours of the same flags and keys
+//!  a command arrives --> filter: may it meet a value in the store? --> the module's, with the same flags and keys
 //!                                                                        |  decides when it runs, also in EXEC
 //!                                                                        v
 //!                                             values come back where they are needed; the server's own command runs
 //!  before the server sleeps --> hand: cold strings go to the store from the low mark on, until a little below it
 //! ```
 //!
-//! Commands are renamed from the first value of the module's on, and while some client has a transaction open:
-//! what was queued before the first value left must find it all the same.
+//! Commands are renamed once the first value of the module exists, and while a client has a transaction open: a command
+//! that was queued before the first value moved must still find it.
 
 mod back;
 mod filter;
@@ -26,13 +26,13 @@ use crate::server::{Context, Level, before_sleep, log, observe, register_filter}
 
 pub use moves::send_away;
 
-/// Lets unmodified clients use the store, to which strings go from a share of `maxmemory` on.
+/// Enables transparent mode. Strings move above `low_percent` of `maxmemory`.
 ///
 /// # Errors
-/// In one line, why this server can't do it correctly.
+/// A line that says why this server can't do it correctly.
 pub fn start(context: &Context<'_>, low_percent: u8) -> Result<(), String> {
     pressure::start(low_percent);
-    // A server that starts reads its users when its modules are loaded: these are looked at in the first turn.
+    // A starting server reads its users after it has loaded its modules. The first turn checks those.
     if let Some(line) = users::refused(context) {
         return Err(line);
     }
@@ -48,7 +48,7 @@ pub fn start(context: &Context<'_>, low_percent: u8) -> Result<(), String> {
     }
 }
 
-/// Before the server sleeps.
+/// A turn, before the server sleeps.
 fn turn(context: &Context<'_>) {
     if let Some(line) = users::look(context) {
         log(Level::Warning, &line);

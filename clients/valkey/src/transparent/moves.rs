@@ -1,21 +1,21 @@
-//! Moving a string to the store, and putting one thing in the place of another, which nobody hears of.
+//! Moves a string to the store, and replaces a key's value invisibly to clients.
 
 use crate::server::{Context, Found, Key, Kind, OwnText, Text};
 use crate::value::Value;
 
-/// Digits of the longest number that the server keeps in no memory beside the key's, its sign included.
+/// Digits of the longest number that the server stores within the key's object, the sign included.
 const NUMBER_BYTES_MAX: usize = 20;
-/// The longest string that the server keeps in one piece with its object, as long as no command has changed it.
+/// The longest string that the server stores within its object, until a command changes it.
 const EMBEDDED_BYTES_MAX: usize = 44;
 
-/// Puts a string into the store; whether it went.
+/// Moves a string to the store. Returns whether it moved.
 pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
     let bytes = match Key::peek(context, name).kind::<Value>() {
         Kind::Plain(bytes) if Value::may_spill(bytes as u64) => bytes,
         Kind::Ours(value) => value.inline_bytes().map_or(0, <[u8]>::len),
         _ => 0,
     };
-    // Looking at the bytes of a string that is short changes how the server keeps it.
+    // Accessing the bytes of a short string changes its encoding, so ask for the encoding first.
     let encoding =
         if (1..=EMBEDDED_BYTES_MAX).contains(&bytes) { encoding(context, name) } else { None };
     if bytes == 0 || encoding.as_deref() == Some(b"int") {
@@ -24,8 +24,8 @@ pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
     let mut key = Key::quiet(context, name);
     let apart = encoding.as_deref() == Some(b"raw");
     let value = match key.find::<Value>() {
-        // What a number was made into by a command that appends would come back in another encoding. The look at it has
-        // changed how the server keeps it, if it was not apart.
+        // A number that a command such as APPEND has turned into a string would come back in another encoding. Restore
+        // the encoding, which the access to its bytes has changed, unless the string was stored apart.
         Found::Plain(bytes) if is_number(bytes) => {
             let text = (!apart).then(|| OwnText::new(bytes));
             if let Some(text) = text {
@@ -40,19 +40,19 @@ pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
     value.is_some_and(|value| move_to(context, &mut key, |key| key.set(value)))
 }
 
-/// How the server keeps a string.
+/// The server's encoding of a string.
 fn encoding(context: &Context<'_>, name: &Text<'_>) -> Option<Vec<u8>> {
     let reply = context.call(c"OBJECT", &[b"ENCODING", name.bytes()]);
     reply.as_ref().and_then(|reply| reply.whole().bytes()).map(<[u8]>::to_vec)
 }
 
-/// Whether these bytes are a number.
+/// Whether these bytes are a decimal number as the server would store it.
 fn is_number(bytes: &[u8]) -> bool {
     let number = |text: &str| text.parse::<i64>().is_ok_and(|number| number.to_string() == text);
     bytes.len() <= NUMBER_BYTES_MAX && std::str::from_utf8(bytes).is_ok_and(number)
 }
 
-/// Puts something else under a key, which keeps its time to live and how it has been used.
+/// Replaces a key's value, and keeps its expiry and usage.
 pub fn move_to(
     context: &Context<'_>,
     key: &mut Key<'_>,

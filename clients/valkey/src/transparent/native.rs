@@ -11,18 +11,18 @@ use crate::fetch::wait_for;
 use crate::server::{Arity, Command, Context, Key, Kind, OwnText, Text, Told, register_for_native};
 use crate::value::Value;
 
-/// Both prefixes of the module's names are so long.
+/// Length of both prefixes of the module's names.
 const PREFIX: usize = "spill.do.".len();
-/// A value that is read so often comes back, if there is room.
+/// A value that was read this often comes back, if there is room.
 const USES: u8 = 2;
 
-/// A command of the server's, by its name.
+/// A command that forwards to one of the server's, by its name.
 struct Forwarded;
 
 /// Registers all names.
 ///
 /// # Errors
-/// In one line, when the server does not take one.
+/// A line, when the server rejects one.
 pub fn register(context: &Context<'_>) -> Result<(), String> {
     NATIVES.iter().try_for_each(|native| {
         register_for_native::<Forwarded>(
@@ -52,7 +52,7 @@ impl Command for Forwarded {
         {
             return Err("NOAUTH Authentication required.".to_owned());
         }
-        // Whoever may not have it fetches nothing; the server's own command says so.
+        // A user without permission fetches nothing; the server's own command reports the error.
         if context.permits(&asker, native.name, &arguments[1..]) {
             match native.need {
                 Need::Answer => {
@@ -73,8 +73,8 @@ impl Command for Forwarded {
     }
 }
 
-/// How a command is told to others: a SORT that stores nothing is not. A change of a key that is not there means the same
-/// under the server's own name: elsewhere it is not there either.
+/// How a command is propagated. A SORT without STORE is not. A change of a missing key keeps the server's own name: the
+/// key is missing elsewhere too.
 fn told(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Told {
     let stores = |text: &Text<'_>| text.bytes().eq_ignore_ascii_case(b"store");
     let absent =
@@ -104,7 +104,7 @@ fn bring_back_keys(
     keys(positions, arguments).iter().try_for_each(|name| bring_back(context, name).map(|_| ()))
 }
 
-/// Answers from what is known of a value in the store, if the command meets one.
+/// Replies from the metadata of a value in the store, if the command meets one. Returns whether it replied.
 fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Result<bool, String> {
     if native.name == c"scan" {
         return scan(context, arguments);
@@ -135,7 +135,7 @@ fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Res
     Ok(true)
 }
 
-/// SCAN for strings, of which some are of the module's type.
+/// Runs SCAN for strings, some of which have the module's type. Returns whether it replied.
 fn scan(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<bool, String> {
     let texts: Vec<&[u8]> = arguments.iter().map(Text::bytes).collect();
     let Some(asked) = without_type(&texts) else { return Ok(false) };
@@ -159,11 +159,11 @@ fn scan(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The arguments of a SCAN for strings, without the type. None if it is for something else.
+/// The arguments of a SCAN for strings, without the TYPE option. `None` for any other SCAN.
 fn without_type<'a>(arguments: &[&'a [u8]]) -> Option<Vec<&'a [u8]>> {
     let (first, options) = arguments.get(1..)?.split_first()?;
     let is_type = |pair: &&[&[u8]]| pair.len() == 2 && pair[0].eq_ignore_ascii_case(b"type");
-    // Of several types the last counts.
+    // The last TYPE option counts.
     let kind = options.chunks(2).rfind(is_type)?[1];
     if !kind.eq_ignore_ascii_case(b"string") {
         return None;

@@ -1,10 +1,10 @@
-//! The keys that SORT's patterns, MIGRATE's list and DEBUG's digests name.
+//! The keys that SORT's patterns, MIGRATE's list and DEBUG's digests refer to.
 
 use super::back::bring_back;
 use crate::commands::each_value;
 use crate::server::{Context, OwnText, Text};
 
-/// Brings back what a SORT reads beside its own key.
+/// Brings back the values that a SORT reads beside its own key.
 pub fn bring_back_for_sort(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
     let Some(key) = arguments.get(1) else { return Ok(()) };
     let patterns: Vec<(&[u8], &[u8])> = arguments
@@ -16,7 +16,7 @@ pub fn bring_back_for_sort(context: &Context<'_>, arguments: &[Text<'_>]) -> Res
     if patterns.is_empty() {
         return Ok(());
     }
-    // The elements alone, in whatever order they come. What is no list or set is told by the command itself.
+    // Only the elements, in any order. The command itself reports a key that is neither a list nor a set.
     let elements = context.call(c"SORT", &[key.bytes(), b"BY", b"nosort"]);
     let Some(elements) = elements.as_ref().map(|reply| reply.whole()) else { return Ok(()) };
     for at in 0..elements.parts() {
@@ -29,7 +29,7 @@ pub fn bring_back_for_sort(context: &Context<'_>, arguments: &[Text<'_>]) -> Res
     Ok(())
 }
 
-/// Brings back what a MIGRATE sends.
+/// Brings back the values that a MIGRATE sends.
 pub fn bring_back_for_migrate(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
     let listed = arguments.iter().position(|argument| is_word(argument, b"keys"));
     let behind = listed.map_or(&[][..], |at| &arguments[at + 1..]);
@@ -39,8 +39,8 @@ pub fn bring_back_for_migrate(context: &Context<'_>, arguments: &[Text<'_>]) -> 
     Ok(())
 }
 
-/// Brings back what a DEBUG DIGEST or DIGEST-VALUE is of, where the server allows it to every client. Nothing else of DEBUG
-/// is carried out, which the server would have checked under its own name.
+/// Brings back the values that DEBUG DIGEST or DIGEST-VALUE covers, if the server permits DEBUG to every client.
+/// Refuses all other subcommands: under its own name, the server would have checked them.
 pub fn bring_back_for_digest(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
     let allowed = context.call(c"CONFIG", &[b"GET", b"enable-debug-command"]);
     let allowed = allowed.as_ref().and_then(|reply| reply.part(1)).and_then(|part| part.bytes());
@@ -62,11 +62,11 @@ fn is_word(argument: &Text<'_>, word: &[u8]) -> bool {
     argument.bytes().eq_ignore_ascii_case(word)
 }
 
-/// What stands before and behind the star of a pattern of keys of strings.
+/// The parts of a pattern before and after its star, if it refers to keys of strings.
 fn split(pattern: &[u8]) -> Option<(&[u8], &[u8])> {
     let star = pattern.iter().position(|&byte| byte == b'*')?;
     let behind = &pattern[star + 1..];
-    // Of a hash it is a field that is read.
+    // With a field, the pattern refers to a hash.
     let field = behind.windows(2).position(|pair| pair == b"->");
     if field.is_some_and(|at| at + 2 < behind.len()) {
         None

@@ -1,21 +1,21 @@
-//! The server's commands that read or change a string's bytes, or say what kind of value a key has.
+//! The server's commands that read or change a string's bytes, or report the type of a value.
 
 use std::ffi::{CStr, c_int};
 
 use crate::server::{Arity, Told};
 
-/// What is done for a command before the server's own runs.
+/// What to do before the server's own command runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Its keys' values come back.
+    /// Bring back the values of its keys.
     Keys,
-    /// Nothing, if the answer can be given from what is known of a value in the store: then that is the answer.
+    /// Nothing, if the metadata of a value in the store is enough for the reply: then reply with it.
     Answer,
-    /// The keys of its patterns come back too.
+    /// Also bring back the values of the keys that its patterns refer to.
     Patterns,
-    /// The keys behind its word KEYS come back.
+    /// Bring back the values of the keys after its word KEYS.
     Listed,
-    /// All keys come back, or those behind its word DIGEST-VALUE: a digest is of what kind a value is, too.
+    /// Bring back all values, or those of the keys after its word DIGEST-VALUE: a digest also covers the type.
     Digest,
 }
 
@@ -24,23 +24,23 @@ pub enum Need {
 pub struct Native {
     /// Its name.
     pub name: &'static CStr,
-    /// The module's name for it under which the server itself checks who asks.
+    /// The module's name for it under which the server itself checks the user.
     pub checked: &'static CStr,
-    /// The module's name for it under which the server lets in every user.
+    /// The module's name for it that is open to every user.
     pub letting_in: &'static CStr,
     /// Its flags.
     pub flags: &'static CStr,
     /// How many arguments it takes, its name included.
     pub arity: Arity,
-    /// Where its keys are.
+    /// Positions of its keys.
     pub keys: (c_int, c_int, c_int),
-    /// How it is told to others.
+    /// How it is propagated.
     pub told: Told,
-    /// What it needs.
+    /// What to do before it runs.
     pub need: Need,
 }
 
-/// What names begin with under which the server lets in every user.
+/// The prefix of the names that are open to every user.
 pub const LETTING_IN: &[u8] = b"spill.as.";
 
 /// One key, the first argument.
@@ -114,8 +114,8 @@ natives! {
     "migrate" AtLeast(6) "write" (3, 3, 1), AsItIs, Listed;
 }
 
-/// The command of a name, in any case.
+/// The index of a command, by its name in any case.
 pub fn find(name: &[u8]) -> Option<usize> {
-    // Names are short, and most commands of a string's end here after a comparison of lengths or two.
+    // Names are short: for most commands of strings this ends after one or two comparisons of lengths.
     NATIVES.iter().position(|native| native.name.to_bytes().eq_ignore_ascii_case(name))
 }

@@ -1,31 +1,31 @@
-//! Users, and under which of the module's two names for a command each has it carried out.
+//! Users, and which of the module's two names each user's commands run under.
 //!
 //! | name | the server itself checks | for |
 //! |---|---|---|
-//! | `spill.do.get` | that the client is authenticated, and has the right to this name or its category | whom the other is not safe for |
-//! | `spill.as.get` | that the user may name the keys | everybody who is known to be authenticated |
+//! | `spill.do.get` | that the client is authenticated, and may run this name or its category | all other users |
+//! | `spill.as.get` | that the user may name the keys | users that are known to be authenticated |
 //!
-//! Under both, the server's own command is carried out as the user, so denying GET denies it. `spill.as.get` lets a user
-//! in who may run commands by name only; but it is also let in for a client that is not authenticated, which is the
-//! default user then. So it is for other users than that one, and for all where the default user needs no password.
+//! Under both names the module runs the server's own command as the user, so an ACL rule that denies GET denies these
+//! too. `spill.as.get` works for a user who may run only a list of commands. But the server also accepts it from an
+//! unauthenticated client, which has the default user. So the default user gets it only if it needs no password.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use crate::server::{Arrival, Asker, Context};
 
-/// Who is not authenticated is this one.
+/// An unauthenticated client has this user.
 const DEFAULT: &[u8] = b"default";
 
 /// The default user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum DefaultUser {
-    /// It needs no password: every client is authenticated.
+    /// On, without a password: every client is authenticated.
     Open,
-    /// It is off: a client that is it is not authenticated, but for one that was before.
+    /// Off: a client with this user is unauthenticated, unless it authenticated before.
     Off,
-    /// It has a password, and a client that is it may be authenticated or not.
+    /// On, with a password: a client with this user may be authenticated or not.
     Password,
 }
 
@@ -34,31 +34,31 @@ static DEFAULT_USER: AtomicU8 = AtomicU8::new(DefaultUser::Password as u8);
 static CHANGING: AtomicBool = AtomicBool::new(true);
 /// Whether a command that changes users may have been queued in a transaction.
 static QUEUED: AtomicBool = AtomicBool::new(false);
-/// The client that asked last for a script or for EXEC.
+/// The client that last ran a script or EXEC.
 static CALLER: AtomicU64 = AtomicU64::new(0);
-/// What the filter, which is handed no context, looks at users with.
+/// The context for looking up users in the filter, which gets none.
 static CONTEXT: OnceLock<Detached> = OnceLock::new();
 
 struct Detached(Context<'static>);
-// SAFETY: the server's main thread alone uses it.
+// SAFETY: only the server's main thread uses it.
 unsafe impl Send for Detached {}
 // SAFETY: as above.
 unsafe impl Sync for Detached {}
 
-/// Begins to watch the users.
+/// Begins to watch for changes of users.
 pub fn start(context: &Context<'_>) {
     CONTEXT.get_or_init(|| Detached(context.detached()));
 }
 
-/// Does `work` with the filter's own context.
+/// Calls `work` with the module's own context.
 pub fn with_context(work: impl FnOnce(&Context<'_>)) {
     if let Some(Detached(context)) = CONTEXT.get() {
         work(context);
     }
 }
 
-/// Takes note of a command that arrives. It may change users: at once, or at EXEC if a transaction may be open. Or it may
-/// run a script, whose commands do not say for whom they run.
+/// Notes an arriving command. It may change users: at once, or at EXEC if a transaction may be open. Or it may run a
+/// script, whose commands do not name their user.
 pub fn note(arrival: &Arrival, transactions: bool) {
     let name = arrival.argument(0);
     let begins =
@@ -77,13 +77,13 @@ pub fn note(arrival: &Arrival, transactions: bool) {
     }
 }
 
-/// No transaction is open.
+/// Records that no transaction is open.
 pub fn none_queued() {
     QUEUED.store(false, Ordering::Relaxed);
 }
 
-/// Between commands, where nothing changes users: they are looked at if they may have changed. Why some are refused
-/// renamed commands, if there are such users.
+/// Checks the users if they may have changed. Call it between commands, where nothing changes them. Returns a line if
+/// renamed commands would be refused to a user.
 pub fn look(context: &Context<'_>) -> Option<String> {
     if !CHANGING.load(Ordering::Relaxed) {
         return None;
@@ -93,18 +93,18 @@ pub fn look(context: &Context<'_>) -> Option<String> {
     refused(context)
 }
 
-/// Under which of a command's two names it is to be carried out.
+/// Which of a command's names it runs under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Its own: the user may not, and the server says so.
+    /// Its own: the user may not run it, and the server reports that.
     Refused,
-    /// The one that the server itself checks.
+    /// The module's name that the server itself checks.
     Checked,
-    /// The one that lets in every user.
+    /// The module's name that is open to every user.
     LettingIn,
 }
 
-/// How a command that arrives is to be carried out. Redis 7.0 does not tell from whom it comes.
+/// Which name an arriving command runs under. Redis 7.0 does not report its client.
 pub fn way(arrival: &Arrival) -> Way {
     let Some(Detached(context)) = CONTEXT.get() else { return Way::Checked };
     let found = default_user(context);
@@ -121,14 +121,14 @@ pub fn way(arrival: &Arrival) -> Way {
     }
 }
 
-/// The user of a client, or of the one that runs the script. None of a master and of another module, which may do
+/// The user of a client, or of the client that runs the script. `None` for a master and another module, which may do
 /// everything.
 fn user_at(context: &Context<'_>, client: u64) -> Option<Asker> {
     let client = if context.is_within() { CALLER.load(Ordering::Relaxed) } else { client };
     context.user_of(client).map(Asker::User)
 }
 
-/// Whether who asks under the name that lets in every user is authenticated.
+/// Whether the user is authenticated, for a command under the name that is open to every user.
 pub fn is_authenticated(context: &Context<'_>, asker: &Asker) -> bool {
     match asker {
         Asker::User(name) if name == DEFAULT => {
@@ -166,8 +166,8 @@ fn look_at_default(context: &Context<'_>) -> DefaultUser {
     found
 }
 
-/// Why a user would be refused renamed commands, in one line: one who is carried out under the name that the server
-/// itself checks, and has not all commands.
+/// A line that says which user would be refused renamed commands, and why: a user whose commands run under the name
+/// that the server itself checks, and who lacks `+@all`.
 pub fn refused(context: &Context<'_>) -> Option<String> {
     if default_user(context) != DefaultUser::Password {
         return None;
@@ -187,7 +187,7 @@ pub fn refused(context: &Context<'_>) -> Option<String> {
                 "turn the default user off,"
             };
             format!(
-                "transparent: user {name} has not +@all while the default user has a password, and would be refused commands that the module renames: {way} or give it +@all with what it may not"
+                "transparent: user {name} lacks +@all while the default user has a password, so commands that the module renames would be refused: {way} or give the user +@all, less the commands to deny"
             )
         })
     })

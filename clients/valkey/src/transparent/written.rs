@@ -1,5 +1,5 @@
-//! Strings that were written a moment ago, and leave as soon as their command is done with them: while the server loads
-//! more than it has room for, and always where the operator wants none in the server.
+//! Strings that were just written, and move as soon as their command has finished with them: while the server loads
+//! more than it has room for, and always with `spill-from 0`.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -9,14 +9,14 @@ use super::moves::send_away;
 use super::pressure;
 use crate::server::{Change, Context, OwnText, Text, is_loading, is_paused};
 
-/// Time that sending them away takes between two rounds of commands, but for the string that it is at.
+/// Time for moving them between two rounds of commands. A string that has begun to move is finished.
 const TURN: Duration = Duration::from_millis(2);
 
-/// A key, and its database.
+/// A key and its database.
 type Name = (i32, OwnText);
 
 struct Names(VecDeque<Name>);
-// SAFETY: the strings are the module's, and the server's main thread alone makes, uses and frees them.
+// SAFETY: the strings are the module's, and only the server's main thread makes, uses and frees them.
 unsafe impl Send for Names {}
 
 static WRITTEN: Mutex<Names> = Mutex::new(Names(VecDeque::new()));
@@ -25,7 +25,7 @@ fn names() -> std::sync::MutexGuard<'static, Names> {
     WRITTEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes note of a string that a command writes, or a dump has.
+/// Notes a string that a command writes, or that a dump contains.
 pub fn observe(context: &Context<'_>, change: Change, key: &Text<'_>) {
     let loading = is_loading();
     if !(pressure::is_always() || loading && pressure::is_above_low()) {
@@ -38,7 +38,7 @@ pub fn observe(context: &Context<'_>, change: Change, key: &Text<'_>) {
     }
     let database = context.database();
     if loading {
-        // Nothing else runs between two commands of a file. Their commands are done with all but this one.
+        // Nothing else runs between two commands of a file, so all commands but this one have finished.
         let same = |other: &Name| other.0 == database && other.1.text().bytes() == key.bytes();
         let done: Vec<Name> = names().0.drain(..).filter(|other| !same(other)).collect();
         send(context, done);
@@ -47,14 +47,14 @@ pub fn observe(context: &Context<'_>, change: Change, key: &Text<'_>) {
     names().0.push_back((database, name));
 }
 
-/// A value came back for a command, and is to leave behind it again, if none is to stay.
+/// Notes a value that came back for a command. It moves again after the command if no string may stay.
 pub fn came_back(context: &Context<'_>, key: &Text<'_>) {
     if pressure::is_always() {
         names().0.push_back((context.database(), OwnText::new(key.bytes())));
     }
 }
 
-/// Sends away what was written, between commands.
+/// Moves the strings that were written, between commands.
 pub fn turn(context: &Context<'_>) {
     let until = Instant::now() + TURN;
     while !is_paused() {
