@@ -1,7 +1,7 @@
-//! Gives the library the name under which programs look for it.
+//! Sets the library's soname, by which programs find it.
 
 fn main() {
-    // Changes with every change that programs built before would not survive.
+    // Increase the number with every incompatible change of the ABI.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libspillway.so.0");
     println!("cargo:rerun-if-changed=build.rs");
 }

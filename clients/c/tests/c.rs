@@ -13,7 +13,7 @@ use spillway_ring::Server;
 use spillway_store::{ClientConfig, Store};
 use spillway_test_support::access::OneClient;
 
-/// What the archive needs of the system.
+/// System libraries that the archive needs.
 const NEEDED: [&str; 5] = ["-lpthread", "-ldl", "-lm", "-lgcc_s", "-lc"];
 const HEADER: &str = include_str!("../include/spillway.h");
 
@@ -32,7 +32,7 @@ fn run(program: &str, arguments: &[&OsStr]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Compiles a program of this folder against a library in `folder`; gives the program.
+/// Compiles a program of this folder against a library in `folder`. Returns the program's path.
 fn compile(folder: &Path, source: &str, name: &str, link: &[&OsStr]) -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = folder.join(name);
@@ -49,7 +49,7 @@ fn compile(folder: &Path, source: &str, name: &str, link: &[&OsStr]) -> PathBuf 
 #[test]
 fn a_c_program_makes_every_call_of_both_libraries() {
     let folder = tempfile::tempdir().unwrap();
-    // As installed: the name that the linker looks for, and the one that the loader does.
+    // As installed: the linker's name and the loader's name.
     let library = built("libspillway.so");
     for name in ["libspillway.so", "libspillway.so.0"] {
         std::os::unix::fs::symlink(&library, folder.path().join(name)).unwrap();
@@ -81,7 +81,7 @@ fn a_c_program_makes_every_call_of_both_libraries() {
     }
 }
 
-/// Replies to one call after the other, each in another way; the last gets no reply.
+/// Replies to successive calls, to each in a different way. The last gets no reply.
 fn agent(listener: &UnixListener) {
     let next = || listener.accept().unwrap().0;
     let hear = |stream: &UnixStream| {
@@ -107,7 +107,7 @@ fn agent(listener: &UnixListener) {
     next().shutdown(Shutdown::Both).unwrap();
     let silent = next();
     hear(&silent);
-    // Until the program has gone.
+    // Until the program has ended.
     assert_eq!((&silent).read(&mut [0]).unwrap(), 0);
 }
 

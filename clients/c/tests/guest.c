@@ -1,4 +1,4 @@
-/* Asks the agent that listens where the first argument says, which replies to each call in another way. */
+/* Calls the agent that listens at the first argument. It replies to each call in a different way. */
 #include <spillway.h>
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ int main(int count, char **arguments) {
     bytes = 99;
     CHECK(spillway_guest_need(agent, 2, 60000, &bytes) == SPILLWAY_ERROR_PROTOCOL && bytes == 0);
     CHECK(spillway_guest_need(agent, 3, 60000, &bytes) == SPILLWAY_ERROR_LOST);
-    /* The agent is gone before it is asked: no signal ends the program. */
+    /* The agent ends before the call: no signal must end the program. */
     CHECK(spillway_guest_give(agent, 4, 60000, &bytes) == SPILLWAY_ERROR_LOST);
     CHECK(spillway_guest_need(agent, 5, 100, &bytes) == SPILLWAY_ERROR_TIMEOUT);
 

@@ -86,7 +86,7 @@ static void lists(spillway_store *store, spillway_pool pool) {
     spillway_pool_info pools[4];
     size_t count = 0;
     uint64_t pages = 0;
-    /* The odd ones of the batch are there still. */
+    /* The odd keys of the batch still exist. */
     CHECK(spillway_list(store, pool, NULL, keys, 150, &count) == SPILLWAY_OK && count == 100);
     for (size_t at = 0; at < count; at++)
         CHECK(keys[at].object == 2 && keys[at].index % 2 == 1);

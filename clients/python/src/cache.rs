@@ -40,7 +40,7 @@ impl Cache {
     }
 }
 
-/// The options that arguments name.
+/// The options from the arguments.
 pub fn options(name: &str, shared: Option<&str>, timeout_s: f64) -> PyResult<Options> {
     let shared = shared.map(uuid_of).transpose()?;
     let timeout = Duration::try_from_secs_f64(timeout_s).ok().filter(|timeout| !timeout.is_zero());
@@ -132,7 +132,7 @@ impl Cache {
         let keys = all_bytes_of(&keys)?;
         let mut values: Vec<Option<Bound<'py, PyAny>>> = vec![None; keys.len()];
         let mut left: Vec<usize> = (0..keys.len()).collect();
-        // A value that changes meanwhile is looked up once more; its length may be another.
+        // A value may change between the two calls, and have another length then: look it up once more.
         for _ in 0..2 {
             let wanted: Vec<&[u8]> = left.iter().map(|&number| keys[number]).collect();
             let found = all(py, py.detach(|| store.look_up(&wanted)))?;
@@ -260,7 +260,7 @@ impl Cache {
 
     fn close(&self, py: Python<'_>) {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Calls that are under way in other threads end first; the last of them closes.
+        // Running calls of other threads end first; the last of them closes the store.
         py.detach(|| drop(store));
     }
 

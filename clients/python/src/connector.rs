@@ -1,4 +1,4 @@
-//! `spillway.lmcache.Connector`: what LMCache asks of a native connector.
+//! `spillway.lmcache.Connector`: LMCache's interface of a native connector.
 
 use std::os::fd::AsRawFd;
 use std::process;
@@ -14,11 +14,11 @@ use crate::cache::options;
 use crate::errors::{closed, raise};
 use crate::keys::{bytes_of, same_length};
 
-/// Batches that wait at most.
+/// Most batches that wait.
 const WAITING_MAX: usize = 1024;
 
 type Objects<'py> = Vec<Bound<'py, PyAny>>;
-/// Number of the batch, whether all went well, what went wrong, and an answer for each key.
+/// Number of the batch, whether it succeeded, the error text, and an answer for each key.
 type Answer = (u64, bool, String, Option<Vec<bool>>);
 
 impl Memory for Buffer {
@@ -35,7 +35,7 @@ impl Memory for Buffer {
 #[pyclass(module = "spillway.lmcache", frozen)]
 pub struct Connector {
     batches: Mutex<Option<Batches<Buffer>>>,
-    /// The process whose threads work.
+    /// The process that the threads belong to.
     process: u32,
 }
 
@@ -44,7 +44,8 @@ impl Connector {
         self.batches.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does `work` with the threads, if they are this process's and not closed. It takes no time: the interpreter stays attached.
+    /// Calls `work` with the threads, if they belong to this process and are not closed. `work` must be short: the
+    /// interpreter stays attached.
     fn with<T>(&self, py: Python<'_>, work: impl FnOnce(&Batches<Buffer>) -> T) -> PyResult<T> {
         if process::id() != self.process {
             return Err(raise(py, &spillway_client::Error::Forked.into()));
@@ -67,7 +68,7 @@ impl Connector {
 impl Drop for Connector {
     fn drop(&mut self) {
         if process::id() != self.process {
-            // The threads are the parent's: nobody would ever end them here.
+            // The threads belong to the parent: joining them here would never return.
             std::mem::forget(self.batches().take());
         }
     }
@@ -131,7 +132,7 @@ impl Connector {
 
     fn drain_completions(&self, py: Python<'_>) -> PyResult<Vec<Answer>> {
         let done = self.with(py, Batches::drain)?;
-        // What was lent goes back here, with the interpreter attached.
+        // The buffers are released here, with the interpreter attached.
         let answer = |done: Completion<Buffer>| {
             (done.id, done.error.is_none(), done.error.unwrap_or_default(), done.found)
         };
@@ -143,7 +144,7 @@ impl Connector {
             return;
         }
         let batches = self.batches().take();
-        // A call of theirs may last until its time is over.
+        // A running call may last until its timeout.
         py.detach(|| {
             if let Some(mut batches) = batches {
                 batches.close();

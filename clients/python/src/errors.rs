@@ -1,4 +1,4 @@
-//! The library's errors as the package's exceptions, which spillway/errors.py has.
+//! Translates the library's errors to the package's exceptions, defined in spillway/errors.py.
 
 use pyo3::prelude::*;
 use spillway_cache::Error;

@@ -1,10 +1,10 @@
-//! Keys: bytes, or text, which stands for its UTF-8.
+//! Keys: bytes, or text, which is encoded as UTF-8.
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-/// The bytes of a key, in the object itself.
+/// The bytes of a key, borrowed from the object.
 pub fn bytes_of<'a>(key: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     if let Ok(bytes) = key.cast::<PyBytes>() {
         return Ok(bytes.as_bytes());

@@ -1,4 +1,4 @@
-//! The native half of the Python package `spillway`: clients/python/python/spillway says what there is for users.
+//! The native half of the Python package `spillway`; clients/python/python/spillway/_spillway.pyi documents it.
 
 mod buffer;
 mod cache;
@@ -8,7 +8,7 @@ mod keys;
 
 use pyo3::prelude::*;
 
-/// What the package's Python half takes in.
+/// The module that the package's Python half imports.
 #[pymodule]
 fn _spillway(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(keys(Some(all[first]), most, fetch).unwrap(), expected, "{first} {most}");
         }
         assert_eq!(keys(None, 9000, fetch).unwrap(), all);
-        // From a key that is not there on.
+        // From a key that does not exist.
         assert_eq!(keys(Some(Key::new(1, 0)), 3, fetch).unwrap(), &all[7..10]);
     }
 }

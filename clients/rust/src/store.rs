@@ -35,41 +35,41 @@ pub enum Operation<'a> {
     },
     /// Copy a value out.
     Get {
-        /// Where.
+        /// The pool.
         pool: Pool,
-        /// Under which key.
+        /// The key.
         key: Key,
         /// The buffer.
         value: &'a mut [u8],
     },
     /// Copy a value out and remove it, in one step.
     Take {
-        /// Where.
+        /// The pool.
         pool: Pool,
-        /// Under which key.
+        /// The key.
         key: Key,
-        /// Takes the bytes.
+        /// The buffer.
         value: &'a mut [u8],
     },
     /// Remove a value.
     Flush {
-        /// Where.
+        /// The pool.
         pool: Pool,
-        /// Under which key.
+        /// The key.
         key: Key,
     },
     /// Remove all values of an object.
     FlushObject {
-        /// Where.
+        /// The pool.
         pool: Pool,
         /// The object.
         object: u64,
     },
     /// Check whether a value exists.
     Exists {
-        /// Where.
+        /// The pool.
         pool: Pool,
-        /// Under which key.
+        /// The key.
         key: Key,
     },
 }
@@ -122,13 +122,13 @@ pub trait Store: Send + Sync {
     /// Destroys a private pool with its values, or leaves a shared one.
     ///
     /// # Errors
-    /// [`Error::NoPool`], and those of the way to the store.
+    /// [`Error::NoPool`], and errors of the connection.
     fn close_pool(&self, pool: Pool) -> Result<(), Error>;
 
     /// The pools of this client, also those that other connections of it opened.
     ///
     /// # Errors
-    /// Those of the way to the store.
+    /// Errors of the connection.
     fn pools(&self) -> Result<Vec<PoolInfo>, Error>;
 
     /// At most `most` keys of a pool, beginning with `from` if that key has a value; `None` begins at
@@ -137,7 +137,7 @@ pub trait Store: Send + Sync {
     /// exactly once.
     ///
     /// # Errors
-    /// [`Error::NoPool`], and those of the way to the store.
+    /// [`Error::NoPool`], and errors of the connection.
     fn list(&self, pool: Pool, from: Option<Key>, most: usize) -> Result<Vec<Key>, Error>;
 
     /// Executes one operation.
@@ -156,7 +156,7 @@ pub trait Store: Send + Sync {
     /// The counters of this client, over all its connections.
     ///
     /// # Errors
-    /// Those of the way to the store.
+    /// Errors of the connection.
     fn statistics(&self) -> Result<Statistics, Error>;
 
     /// Puts a value of 1 byte to 16 MiB, and replaces the key's former one. After a refusal the key

@@ -1,4 +1,5 @@
-//! A ring's server polls for a client that comes again soon. Alone in its process, whose processor time it looks at.
+//! A ring's server polls for a client that soon sends again. The test has a process of its own, because it measures the
+//! process's CPU time.
 
 #[path = "local/daemon.rs"]
 #[allow(dead_code, reason = "it is for more tests than these")]
@@ -19,7 +20,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Processor time of 50 requests, each after a pause, when the server polls for so long at most.
+/// CPU time of 50 requests, each after a pause, when the server polls for at most this long.
 fn cpu_time_with(poll: Duration) -> Duration {
     let daemon = Daemon::with(LIMITS, Config { poll, pollers_max: 1, ..Config::default() });
     let ring = daemon.connect(1);
@@ -29,7 +30,7 @@ fn cpu_time_with(poll: Duration) -> Duration {
             ring.statistics().unwrap();
         }
     };
-    // In these the time of polling doubles until it is longer than a pause.
+    // During these requests the polling time doubles until it exceeds a pause.
     ask(20);
     let before = cpu_time();
     ask(50);

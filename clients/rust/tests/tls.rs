@@ -1,4 +1,4 @@
-//! NVMe/TCP inside TLS, against the real target over loopback.
+//! NVMe/TCP over TLS, against the real target over loopback.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -19,10 +19,10 @@ use spillway_test_support::wait::until_equal;
 use spillway_tls::{Files, Versions};
 use spillway_types::{ClientId, Identity};
 
-/// The name of the one client, in its certificate.
+/// The name of the only client, in its certificate.
 const CLIENT: &str = "borrower.test";
 
-/// A client of this name would have to prove itself, were it not for its certificate.
+/// A client of this name, which would have to authenticate if it had no certificate.
 fn one_name(client: ClientId) -> OneClient {
     let secret = |_: &str| Some(([7; 64], 32));
     OneClient::new(client).only(|who| who == Identity::Name(CLIENT)).with_secret(secret)
@@ -40,7 +40,7 @@ impl Exports for NoExports {
     }
 }
 
-/// A target that this authority vouches for, as for its clients.
+/// A target whose certificate this authority has signed, like those of its clients.
 fn serve(authority: &Authority) -> Server {
     let config = spillway_store::Config::embedded(256 << 20);
     let store = Arc::new(spillway_store::Store::open(config).unwrap());
@@ -134,13 +134,13 @@ fn only_those_with_the_right_certificates_meet() {
         Ok(_) => panic!("let in"),
         Err(error) => error.to_string(),
     };
-    // Nobody that the target knows vouches for the client.
+    // The client's certificate is signed by an authority that the target does not trust.
     let line = told(open(server.address(), &strange, path, "&timeout=1"));
     assert!(line.contains("does not accept this client's certificate"), "{line}");
-    // Nobody that the client knows vouches for the target.
+    // The target's certificate is signed by an authority that the client does not trust.
     let line = told(open(server.address(), &own, other.path(), "&timeout=1"));
     assert!(line.contains("nobody in the authority file vouches"), "{line}");
-    // The certificate is good, its name no client's.
+    // The certificate is valid, but no client has its name.
     let nobody = authority.files("nobody.test");
     let line = told(open(server.address(), &nobody, path, "&timeout=1"));
     assert!(line.contains("has no client of this host's name"), "{line}");
@@ -157,7 +157,7 @@ fn only_those_with_the_right_certificates_meet() {
     // Without TLS.
     let line = told(spillway_client::open(&format!("nvme+tcp://{}?timeout=1", server.address())));
     assert!(line.starts_with("the store can't be reached"), "{line}");
-    // A file that holds no certificate.
+    // A file without a certificate.
     let wrong = Files { certificate: own.key.clone(), ..own.clone() };
     let line = told(open(server.address(), &wrong, path, ""));
     assert!(line.contains("no certificate in it"), "{line}");
@@ -174,7 +174,7 @@ fn a_peer_that_does_not_shake_hands_is_let_go() {
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket.write_all(words).unwrap();
         let mut told = Vec::new();
-        // An alert perhaps, then the end: by a reset where bytes were left unread.
+        // There may be an alert; then the connection ends, by a reset if bytes were left unread.
         match socket.read_to_end(&mut told) {
             Ok(_) => {}
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
@@ -195,7 +195,7 @@ fn a_target_that_comes_back_is_found_again() {
     let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
     let key = Key::new(1, 1);
     assert_eq!(store.put(pool, key, &[3; 4096]).unwrap(), Put::Stored);
-    // The same store behind new connections: the old ones end as a cut does.
+    // The same store behind new connections: to the client, the old ones end like a cut.
     let target = Arc::clone(server.target());
     server.stop();
     let settings = authority.server("127.0.0.1", Versions::Tls13);

@@ -1,5 +1,5 @@
-"""A store of memory for Python programs: values of up to 1 GiB under keys of bytes, in the program itself, in the daemon of
-this host, or in that of another.
+"""A cache in memory for Python programs: values of up to 1 GiB under byte-string keys. The values lie in the program
+itself, in the daemon of this host, or in the daemon of another host.
 
     import spillway
 
@@ -7,7 +7,7 @@ this host, or in that of another.
         cache.put(b"key", b"a value")
         print(cache.get(b"key"))
 
-docs/python.md says more.
+For more, see docs/python.md.
 """
 
 from spillway._spillway import Cache, __version__
@@ -29,12 +29,12 @@ from spillway.errors import (
 
 
 def open(url: str, *, name: str = "default", shared: str | None = None, timeout_s: float = 30.0) -> Cache:
-    """Opens the cache `name` in the store that `url` names. It is made where there is none.
+    """Opens the cache `name` in the store at `url`. Creates it if it does not exist.
 
-    `embed:?capacity=2G` is a store in this process, `ring:/run/spillway/spillway.sock` the daemon's of this host,
-    `nvme+tcp://host:4420` and `nvme+tls://host:4421?certificate=...` that of another host. Whoever opens the same name as the
-    same client of a daemon finds the same values. `shared` is the UUID of a shared pool, for several clients. `timeout_s` is
-    how long a call waits for the store.
+    `embed:?capacity=2G` is a store in this process, `ring:/run/spillway/spillway.sock` the daemon of this host,
+    `nvme+tcp://host:4420` and `nvme+tls://host:4421?certificate=...` the daemon of another host. Processes that are the
+    same client of a daemon and open the same name share the values. `shared` is the UUID of a pool that several clients
+    share. `timeout_s` is how long a call waits for the store, in seconds.
     """
     return Cache(url, name=name, shared=shared, timeout_s=timeout_s)
 

@@ -1,10 +1,10 @@
-"""The exceptions of this package. Wrong types and buffers are Python's own TypeError and BufferError."""
+"""The exceptions of this package. Wrong types and buffers raise Python's own TypeError and BufferError."""
 
 import builtins
 
 
 class Error(Exception):
-    """What every exception of this package is."""
+    """The base class of this package's exceptions."""
 
 
 class UrlError(Error, ValueError):
@@ -12,19 +12,19 @@ class UrlError(Error, ValueError):
 
 
 class ConnectError(Error, ConnectionError):
-    """The store can't be reached, or lets this client not in."""
+    """The store can't be reached, or refuses this client."""
 
 
 class LostError(Error, ConnectionError):
-    """The connection has ended. Whether a put took effect is not known. Open the store again."""
+    """The connection has ended. It is unknown whether a put took effect. Open the store again."""
 
 
 class TimeoutError(Error, builtins.TimeoutError):
-    """The store did not answer in time. The connection is given up: open the store again."""
+    """The store did not answer in time. The connection is closed: open the store again."""
 
 
 class ForkedError(Error):
-    """The cache was opened before a fork. Open another one in the child."""
+    """The cache was opened before a fork. Open it again in the child."""
 
 
 class ClosedError(Error, ValueError):
@@ -32,11 +32,11 @@ class ClosedError(Error, ValueError):
 
 
 class PoolLostError(Error):
-    """The store has lost the pool, with its values. Open the cache again."""
+    """The store has lost the pool and its values. Open the cache again."""
 
 
 class PermissionError(Error, builtins.PermissionError):
-    """The operator does not let this client use the shared pool."""
+    """This client is not authorised for the shared pool."""
 
 
 class FullError(Error):
@@ -48,7 +48,7 @@ class LengthError(Error, ValueError):
 
 
 class ShortBufferError(LengthError):
-    """The buffer is shorter than the value. `value_bytes` and `buffer_bytes` say both."""
+    """The buffer is shorter than the value. `value_bytes` and `buffer_bytes` are the two lengths."""
 
     def __init__(self, text: str, value_bytes: int, buffer_bytes: int) -> None:
         super().__init__(text)
@@ -57,4 +57,4 @@ class ShortBufferError(LengthError):
 
 
 class CorruptError(Error):
-    """Stored bytes are not what was stored."""
+    """The stored bytes are corrupt."""

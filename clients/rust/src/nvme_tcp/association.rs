@@ -1,5 +1,5 @@
-//! The association with a target: its queues, how it is made and made again, and the calls that are
-//! under way. No I/O: pipes, bytes and the time come from outside.
+//! The association with a target: its queues, how it connects and reconnects, and its calls in flight. It does no I/O:
+//! the caller passes in pipes, bytes and the time.
 //!
 //! ```text
 //!          dialled, IC, Connect, authentication           all queues connected
@@ -10,12 +10,12 @@
 //!    +---- a pipe ended, a command or a keep alive was not answered ---------------- Up
 //! ```
 //!
-//! A call has a *ticket* from [`Association::open`] to [`Association::release`]. Whoever opened it
-//! keeps the value that it stores, and hands it over each time the call is sent: the association
-//! keeps no copy. The rules for sending again are those of [`super::call`].
+//! A call has a *ticket* from [`Association::open`] to [`Association::release`]. The association keeps no copy of the
+//! value that a call stores: its owner passes the value each time the call is sent. [`super::call`] has the rules for
+//! retries.
 //!
-//! A call never fails while its command may still be under way on a live connection: a write that
-//! runs out of time ends the association first.
+//! A call never fails while its command may still be in flight on a live connection: a write that runs out of time ends
+//! the association first.
 
 use spillway_wire::nvme::{Completion, Status};
 
@@ -30,47 +30,47 @@ use super::settings::Settings;
 
 /// The admin queue's lane.
 pub const ADMIN: usize = 0;
-/// Commands under way on the admin queue.
+/// Most commands in flight on the admin queue.
 pub(super) const ADMIN_DEPTH: u16 = 32;
-/// Bytes of data that the association itself asks for: identify data, lists of pools.
+/// Bytes of the buffer for the association's own commands: identify data, lists of pools.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Shortest and longest wait before the target is dialled again.
+/// Shortest and longest wait before the target is dialled again, µs.
 const BACKOFF_US: (u64, u64) = (20_000, 1_280_000);
-/// Tags of commands that no ticket stands for.
+/// Tags of commands without a ticket.
 pub(super) const INTERNAL: u16 = u16::MAX;
 const KEEP_ALIVE: u16 = u16::MAX - 1;
 
-/// Names a call that is under way.
+/// Names a call in flight.
 pub type Ticket = u16;
 
-/// What must happen for the association to come up.
+/// The next step of connecting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Make a pipe for this lane.
     Dial(usize),
     /// Wait for bytes on this lane.
     Read(usize),
-    /// Nothing until this time.
+    /// Wait until this time, µs.
     Sleep(u64),
-    /// It is up.
+    /// The association is up.
     Up,
-    /// It was ended and stays so.
+    /// It was stopped, and does not connect again.
     Stopped,
 }
 
-/// What bytes from a target brought for a call.
+/// The effect of received bytes on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery<'b> {
-    /// Bytes of what the call asked for, and where they belong.
+    /// Data that the call reads: its bytes and their offset.
     Data(Ticket, usize, &'b [u8]),
-    /// Something happened that concerns no data.
+    /// An event without data.
     Progress,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CallState {
     Free,
-    /// To be sent, for the first time or again.
+    /// Ready to send, for the first time or again.
     Waiting,
     Sent {
         lane: usize,
@@ -86,44 +86,44 @@ struct Pending {
     /// Place in the order in which calls were opened.
     order: u64,
     deadline_us: u64,
-    /// The target waits for the value's bytes.
+    /// The target has requested bytes of the value.
     wanted: bool,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Association {
     pub(super) settings: Settings,
     pub(super) queues: Box<[Queue]>,
     pub(super) phase: Phase,
-    /// Counts the associations that ended.
+    /// Number of associations that have ended.
     generation: u32,
     pub(super) controller: u16,
     pub(super) capsule_data_bytes: u32,
     pending: Box<[Pending]>,
     opened: u64,
-    /// Tickets from here on are free.
+    /// All tickets from this one on are free.
     top: usize,
-    /// A call could not be moved on for want of a place, of room, or of an earlier answer.
+    /// A call had to wait: for a free command slot, for buffer space, or for an earlier answer.
     pub(super) held_back: bool,
-    /// Tickets whose owner must look at them.
+    /// Tickets whose owners must check them.
     changed: Vec<Ticket>,
     pub(super) pools: Pools,
     pub(super) doubts: Doubts,
     pub(super) buffer: Box<[u8]>,
-    /// Bytes in it that the last command of the association's own brought.
+    /// Bytes that the association's latest command has received into `buffer`.
     pub(super) buffered: usize,
     pub(super) failures: u32,
     trouble: Trouble,
     jitter: u64,
     pub(super) keep_alive_at_us: u64,
-    /// When the keep alive that is not answered yet was sent.
+    /// When the unanswered keep alive was sent.
     keep_alive_sent_us: Option<u64>,
 }
 
 impl Association {
-    /// An association that is down and may be dialled at once. `seed` spreads the times at which
-    /// clients that lost the same target come back.
+    /// An association that is down and may be dialled at once. `seed` spreads the reconnects of clients that lost the
+    /// same target.
     pub fn new(settings: Settings, seed: u64) -> Self {
         let idle = Pending {
             state: CallState::Free,
@@ -160,12 +160,12 @@ impl Association {
         }
     }
 
-    /// How it was set up.
+    /// The settings.
     pub const fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Counts the associations that ended. When it grows, all pipes are to be shut and dropped.
+    /// Number of associations that have ended. When it grows, shut down and drop all pipes.
     pub const fn generation(&self) -> u32 {
         self.generation
     }
@@ -180,12 +180,12 @@ impl Association {
         &mut self.pools
     }
 
-    /// Calls that can be under way at the same time.
+    /// Most calls in flight.
     pub const fn tickets(&self) -> usize {
         self.pending.len()
     }
 
-    /// A call whose answer is awaited on this lane.
+    /// A call that waits for an answer on this lane.
     pub fn awaited_on(&self, lane: usize) -> Option<Ticket> {
         let awaited = |pending: &Pending| matches!(pending.state, CallState::Sent { lane: on, .. } if on == lane);
         self.active().iter().position(awaited).map(|ticket| ticket as Ticket)
@@ -196,7 +196,7 @@ impl Association {
         self.queues.len()
     }
 
-    /// What must happen next for the association to come up.
+    /// The next step of connecting.
     pub const fn step(&self, now_us: u64) -> Step {
         match self.phase {
             Phase::Down { dial_at_us } if dial_at_us > now_us => Step::Sleep(dial_at_us),
@@ -209,12 +209,12 @@ impl Association {
         }
     }
 
-    /// A pipe could not be made, or ended.
+    /// Records that a pipe could not be made, or has ended.
     pub fn closed(&mut self, closed: Closed, now_us: u64) {
         self.end(Trouble::Closed(closed), now_us);
     }
 
-    /// Ends the association for good. Calls that are under way fail.
+    /// Ends the association for good. Calls in flight fail.
     pub fn stop(&mut self, now_us: u64) {
         self.end(Trouble::NotTried, now_us);
         self.phase = Phase::Stopped;
@@ -225,13 +225,13 @@ impl Association {
         }
     }
 
-    /// Bytes that are to be sent on a lane. The caller takes them all, or some from the front.
+    /// Bytes to send on a lane. The caller sends all of them, or some from the front.
     pub const fn outgoing(&mut self, lane: usize) -> &mut Outgoing {
         self.queues[lane].outgoing()
     }
 
-    /// Takes the next PDU from bytes that came on a lane. `None` when there is no whole one: what is
-    /// left of `bytes` is its beginning, to be given again with what comes next.
+    /// Takes the next PDU from bytes received on a lane. `None` when no PDU is complete: then pass the rest of `bytes`
+    /// again, followed by newly received bytes.
     pub fn receive<'b>(
         &mut self,
         lane: usize,
@@ -250,7 +250,7 @@ impl Association {
     fn deliver<'b>(&mut self, event: Event<'b>, now_us: u64) -> Delivery<'b> {
         match event {
             Event::Data { tag: INTERNAL, offset, bytes } => {
-                // The queue has checked that it is no more than was asked for.
+                // The queue has checked that the data is within the requested range.
                 self.buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
             }
             Event::Data { tag, offset, bytes } => return Delivery::Data(tag, offset, bytes),
@@ -279,11 +279,11 @@ impl Association {
         Delivery::Progress
     }
 
-    /// The target answered a call.
+    /// Handles the target's answer to a call.
     fn answered(&mut self, ticket: Ticket, completion: &Completion, bytes: u32, now_us: u64) {
         let status = completion.status.code();
         if matches!(status, Status::ABORTED | Status::TRANSPORT | Status::PATH) {
-            // It was not carried out, and the target is about to end the association.
+            // The command was not executed, and the target is about to end the association.
             self.end(Trouble::Refused("a command", status.0), now_us);
             return;
         }
@@ -309,7 +309,7 @@ impl Association {
         self.rouse();
     }
 
-    /// Makes the owners of calls that could not be moved on look again: there may be room now.
+    /// Makes the owners of waiting calls check again: there may be room now.
     pub fn rouse(&mut self) {
         if !core::mem::take(&mut self.held_back) {
             return;
@@ -321,13 +321,12 @@ impl Association {
         }
     }
 
-    /// The next ticket whose owner must look at it, if any.
+    /// The next ticket whose owner must check it, if any.
     pub fn next_changed(&mut self) -> Option<Ticket> {
         self.changed.pop()
     }
 
-    /// Opens a call that must be answered by `deadline_us`. `None` when there are as many as there
-    /// can be.
+    /// Opens a call with a deadline. `None` when all tickets are in use.
     pub fn open(&mut self, call: Call, deadline_us: u64) -> Option<Ticket> {
         let ticket = self.pending.iter().position(|pending| pending.state == CallState::Free)?;
         self.opened += 1;
@@ -352,7 +351,7 @@ impl Association {
         }
     }
 
-    /// The lane on which the answer is awaited.
+    /// The lane on which the call waits for its answer.
     pub fn lane(&self, ticket: Ticket) -> Option<usize> {
         match self.pending[usize::from(ticket)].state {
             CallState::Sent { lane, .. } => Some(lane),
@@ -360,7 +359,7 @@ impl Association {
         }
     }
 
-    /// Gives back the ticket of a call that ended.
+    /// Returns the ticket of a call that has ended.
     pub fn release(&mut self, ticket: Ticket) {
         self.pending[usize::from(ticket)].state = CallState::Free;
         while self.top > 0 && self.pending[self.top - 1].state == CallState::Free {
@@ -368,13 +367,13 @@ impl Association {
         }
     }
 
-    /// The calls that are under way, and some free places among them.
+    /// The slots up to the last call in flight. Some may be free.
     fn active(&self) -> &[Pending] {
         &self.pending[..self.top]
     }
 
-    /// Moves a call on, if it can be: sends it with its `value`, or the part of `value` that the
-    /// target waits for. Empty for calls that send nothing.
+    /// Sends a call with its `value`, or the part of `value` that the target has requested, if possible now. `value` is
+    /// empty for calls that send nothing.
     pub fn push(&mut self, ticket: Ticket, value: &[u8], now_us: u64) {
         let pending = self.pending[usize::from(ticket)];
         let moved = match pending.state {
@@ -398,7 +397,7 @@ impl Association {
             })
     }
 
-    /// Sends a call; false when there is no room.
+    /// Sends a call. Returns false when there is no room.
     fn send(&mut self, ticket: Ticket, value: &[u8], now_us: u64) -> bool {
         let call = self.pending[usize::from(ticket)].call;
         let number = match call.pool() {
@@ -425,7 +424,7 @@ impl Association {
         sent
     }
 
-    /// Looks at the clock: sends keep alives, ends what has run out of time.
+    /// Handles the passing of time: sends keep alives, and ends calls and associations that have run out of time.
     pub fn tick(&mut self, now_us: u64) {
         if let Some(trouble) = self.overdue(now_us) {
             self.end(trouble, now_us);
@@ -442,7 +441,7 @@ impl Association {
         }
     }
 
-    /// When [`Self::tick`] has something to do.
+    /// When [`Self::tick`] must be called next, µs.
     pub fn tick_at(&self) -> u64 {
         let calls = self.active().iter().filter_map(|pending| match pending.state {
             CallState::Waiting => Some(pending.deadline_us),
@@ -463,7 +462,7 @@ impl Association {
         calls_us.min(phase_us)
     }
 
-    /// When the next keep alive is due, or the answer to the last one.
+    /// When the next keep alive is due, or the deadline of the last one's answer.
     fn alive_until(&self) -> u64 {
         match self.keep_alive_sent_us {
             Some(at_us) => at_us + self.settings.command_timeout_us,
@@ -471,7 +470,7 @@ impl Association {
         }
     }
 
-    /// Why the association must end now, if it must.
+    /// Why the association must end now; `None` if it need not.
     fn overdue(&self, now_us: u64) -> Option<Trouble> {
         let timeout_us = self.settings.command_timeout_us;
         let live = match self.phase {
@@ -486,7 +485,7 @@ impl Association {
             CallState::Sent { at_us, .. } => {
                 at_us + timeout_us <= now_us || pending.deadline_us <= now_us
             }
-            // It leaves a doubt, which only a new association settles.
+            // The failed call leaves a doubt, which only a new association settles.
             CallState::Waiting => pending.deadline_us <= now_us && self.leaves_doubt(&pending.call),
             _ => false,
         };
@@ -494,7 +493,7 @@ impl Association {
         (!live || silent || self.active().iter().any(late)).then_some(Trouble::Silent)
     }
 
-    /// Fails the calls whose time has passed. None of them is under way.
+    /// Fails the calls whose deadline has passed. None of them is in flight.
     fn expire(&mut self, now_us: u64) {
         for ticket in 0..self.top {
             let pending = &self.pending[ticket];
@@ -537,7 +536,7 @@ impl Association {
         }
     }
 
-    /// The association ended. What may be sent again waits for the next one.
+    /// Ends the association. Calls that can be retried wait for the next one.
     pub(super) fn end(&mut self, trouble: Trouble, now_us: u64) {
         if self.phase == Phase::Stopped {
             return;
@@ -570,7 +569,7 @@ impl Association {
         self.rouse();
     }
 
-    /// The wait before the next attempt: twice the last one, and up to a quarter more.
+    /// The wait before the next attempt, µs: twice the last one, plus up to a quarter.
     fn backoff_us(&mut self) -> u64 {
         let wait_us = (BACKOFF_US.0 << self.failures.min(6)).min(BACKOFF_US.1);
         self.failures += 1;
@@ -582,8 +581,7 @@ impl Association {
     }
 }
 
-/// Notes a ticket whose owner must look. The list never grows: when it is full, tickets are in it
-/// twice.
+/// Adds a ticket whose owner must check it. The list never grows: a full one contains duplicates, which are removed.
 fn note(changed: &mut Vec<Ticket>, ticket: Ticket) {
     if changed.len() == changed.capacity() {
         changed.sort_unstable();

@@ -1,7 +1,7 @@
 //! The host's side of DH-HMAC-CHAP (Base 2.0, section 8.13.5): proves that it knows its secret.
 //!
-//! Only the null group is offered: a secret made by `nvme gen-dhchap-key` is random and at least 256
-//! bits long, so that what a listener sees does not help him to guess it.
+//! Only the null group is offered: a secret made by `nvme gen-dhchap-key` is random and at least 256 bits long, so an
+//! eavesdropper can't guess it.
 
 use spillway_wire::auth::{
     HASH_BYTES_MAX, Hash, MESSAGE_BYTES_MAX, Message, Negotiate, Proof, Reply,
@@ -15,7 +15,7 @@ use super::commands::succeeded;
 use super::phase::Exchange;
 use super::queue::Payload;
 
-/// Names the exchange; there is one at a time.
+/// The transaction id; there is one exchange at a time.
 const TRANSACTION: u16 = 1;
 /// The null group.
 const NO_GROUP: u8 = 0;
@@ -38,7 +38,8 @@ impl Association {
         Ok(Exchange::Negotiate)
     }
 
-    /// A step of the exchange was answered. The next one, or none when this host is accepted.
+    /// Handles the answer to a step of the exchange. Returns the next step, or `None` when the target has accepted this
+    /// host.
     pub(super) fn authenticate(
         &mut self,
         lane: usize,
@@ -69,7 +70,7 @@ impl Association {
         Ok(Some(next))
     }
 
-    /// The message that the target sent. Those that end the exchange are errors.
+    /// The message from the target. Messages that end the exchange are errors.
     fn message(&self) -> Result<Message<'_>, Trouble> {
         let bytes = &self.buffer[..self.buffered.min(MESSAGE_BYTES_MAX)];
         match Message::decode(bytes)? {
@@ -81,7 +82,7 @@ impl Association {
         }
     }
 
-    /// Writes the reply to the challenge that the target sent.
+    /// Writes the reply to the target's challenge.
     fn prove(&self, reply: &mut [u8]) -> Result<usize, Trouble> {
         let Message::Challenge(challenge) = self.message()? else {
             return Err(Trouble::Authentication(UNEXPECTED));

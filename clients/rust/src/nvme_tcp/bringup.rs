@@ -1,4 +1,4 @@
-//! How an association comes up: what is asked of the target, one thing after the other.
+//! Connecting an association: the commands to the target, in order.
 
 use spillway_wire::fabrics::{
     ANY_CONTROLLER, CONNECT_DATA_BYTES, Connect, ConnectData, ConnectResult, Fabrics,
@@ -14,11 +14,11 @@ use super::commands::{self, succeeded};
 use super::phase::{Phase, Stage};
 use super::queue::Payload;
 
-/// More pools than a target can have for one client.
+/// More pools than a target can have for a client.
 const LISTED_MAX: usize = 1 << 16;
 
 impl Association {
-    /// The pipe that [`Step::Dial`](super::association::Step::Dial) asked for is there.
+    /// Records that the pipe for [`Step::Dial`](super::association::Step::Dial) is connected.
     pub fn dialled(&mut self, lane: usize, now_us: u64) {
         let until_us = match self.phase {
             Phase::Starting { until_us, .. } => until_us,
@@ -26,14 +26,14 @@ impl Association {
         };
         let capsule_data_bytes = match lane {
             ADMIN => ADMIN_CAPSULE_DATA_BYTES as u32,
-            // Connect's data travels in the capsule whatever the controller says of others.
+            // Connect's data always travels in the capsule, whatever capsule size the controller reports.
             _ => self.capsule_data_bytes.max(CONNECT_DATA_BYTES as u32),
         };
         self.queues[lane].start(self.settings.digests, capsule_data_bytes);
         self.phase = Phase::Starting { lane, stage: Stage::Initialize, until_us };
     }
 
-    /// What was asked last was answered: asks the next thing.
+    /// Handles the answer to the last command, and sends the next one.
     pub(super) fn advance(&mut self, completion: &Completion, now_us: u64) {
         let advanced = match self.phase {
             Phase::Starting { lane, stage, until_us } => {
@@ -110,7 +110,7 @@ impl Association {
         Ok(())
     }
 
-    /// Sends a command of the association's own.
+    /// Sends one of the association's own commands.
     pub(super) fn ask(
         &mut self,
         lane: usize,
@@ -145,7 +145,7 @@ impl Association {
         self.ask(lane, Fabrics::Connect(connect).encode(0), Payload::Out(&data))
     }
 
-    /// A queue is connected and authenticated.
+    /// Handles a queue that is connected and authenticated.
     fn connected(&mut self, lane: usize, now_us: u64, until_us: u64) -> Result<(), Trouble> {
         if lane == ADMIN {
             self.ask(ADMIN, commands::enable(), Payload::None)?;
@@ -186,7 +186,7 @@ impl Association {
         self.ask(ADMIN, command, payload)
     }
 
-    /// Loses the pools that are not the target's `count` pools in the buffer.
+    /// Marks as lost the pools that are not among the target's `count` pools in the buffer.
     fn compare_pools(&mut self, count: usize) -> Result<(), Trouble> {
         let listed = &self.buffer[..count * PoolEntry::BYTES];
         let mut missing = Vec::new();
@@ -207,7 +207,7 @@ impl Association {
         Ok(())
     }
 
-    /// Deletes the next key in doubt, or is up.
+    /// Deletes the next key in doubt, or completes the connection.
     fn mend(&mut self, now_us: u64) -> Result<(), Trouble> {
         while let Some(call) = self.doubts.last() {
             let Some(number) = call.pool().and_then(|pool| self.pools.number(pool)) else {
@@ -227,7 +227,7 @@ impl Association {
         Ok(())
     }
 
-    /// A key in doubt was deleted.
+    /// Handles the answer to the deletion of a key in doubt.
     fn mended(&mut self, status: Status, now_us: u64) -> Result<(), Trouble> {
         let settled = matches!(
             status.code(),

@@ -1,19 +1,19 @@
-//! What a session can ask of a target, and what may be done when the answer does not come.
+//! The calls that a session can make to a target, and whether each can be retried.
 //!
-//! A connection that ends takes the answers with it: a command that was sent may have been carried
-//! out or not. Whether it may then be sent again depends on what it does:
+//! When a connection ends before an answer, the command may have been executed or not. Whether it can be sent again
+//! depends on what it does:
 //!
 //! | call | sent again | why |
 //! |---|---|---|
-//! | retrieve, exists, list, statistics | yes | they change nothing (a retrieve from a private ephemeral pool consumes, but there any value may vanish at any time) |
-//! | store, delete, flush object | in private pools | the outcome of doing it twice is that of doing it once, provided nothing came between. Within a session nothing does: a call on a key waits for the writes of that key before it, and the target ends the old association before it answers the Connect of the new one, so no late command of the old one follows. |
-//! | the same in shared pools | no | another member may have written between the two times, and would be undone |
-//! | take (exclusive get) | no | the first time may have removed the value, and the second would report a miss for a value that was acknowledged |
-//! | make a pool | shared ones only | twice would leave a private pool that nobody knows; joining twice is joining once |
-//! | destroy or leave a pool | yes | gone is gone: the second time may answer that there is no such pool |
+//! | retrieve, exists, list, statistics | yes | they change nothing (a retrieve from a private ephemeral pool removes the value, but there any value may vanish at any time) |
+//! | store, delete, flush object | in private pools | executing it twice has the outcome of once, unless another command comes between. Within a session none does: a call on a key waits for earlier writes of that key. The target ends the old association before it answers the Connect of the new one, so no late command of the old one follows. |
+//! | the same in shared pools | no | another member may have written in between, and the retry would undo that |
+//! | take (exclusive get) | no | the first command may have removed the value, and the second would report a miss for an acknowledged value |
+//! | create a pool | shared ones only | a retry would leave an unknown private pool; joining twice is joining once |
+//! | destroy or leave a pool | yes | the second command may answer that there is no such pool |
 //!
-//! A write that fails for good leaves its key in doubt: the target may hold the new value, the old
-//! one or none, and no later get may find the old one (rule P2 of tmem). See `doubt`.
+//! A write that fails for good leaves its key in doubt: the target may hold the new value, the old one or none. No
+//! later get may find the old one (rule P2 of tmem). See `doubt`.
 
 use spillway_types::{Key, PoolSpec};
 
@@ -21,57 +21,55 @@ use spillway_wire::nvme::Status;
 
 use super::pipe::Closed;
 
-/// Names a pool of an association: its place in the association's table, and which of the pools
-/// that were ever there.
+/// Identifies a pool of an association: its index in the table, and a count of the pools that have used this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolRef {
     pub(super) place: u16,
     pub(super) serial: u32,
 }
 
-/// One thing to ask. The value of a store, and the room for what comes back, are handed over
-/// separately.
+/// A call. The caller passes the value to store, and the buffer for data to receive, separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Store a value of so many bytes.
+    /// Store a value of this many bytes.
     Store(PoolRef, Key, u32),
-    /// Copy a value into so many bytes of room.
+    /// Copy a value into a buffer of this many bytes.
     Retrieve(PoolRef, Key, u32),
-    /// Retrieve, and delete if it fitted.
+    /// Retrieve, and delete the value if it fits.
     Take(PoolRef, Key, u32),
     /// Remove one value.
     Delete(PoolRef, Key),
-    /// Ask whether a value is there.
+    /// Check whether a value exists.
     Exists(PoolRef, Key),
-    /// List the keys from this one on, or from the first, into so many bytes of room.
+    /// List keys from this one on, or from the first, into a buffer of this many bytes.
     List(PoolRef, Option<Key>, u32),
     /// Remove all values of an object.
     FlushObject(PoolRef, u64),
-    /// Make a pool, or join the shared one.
+    /// Create a pool, or join the shared one.
     Create(PoolSpec),
-    /// Join a shared pool that is there.
+    /// Join an existing shared pool.
     Join(u128),
-    /// Destroy a private pool, leave a shared one.
+    /// Destroy a private pool, or leave a shared one.
     Destroy(PoolRef),
-    /// Read the client's pools into so many bytes of room.
+    /// Read the list of the client's pools into a buffer of this many bytes.
     Pools(u32),
-    /// Read the client's counters into so many bytes of room.
+    /// Read the client's counters into a buffer of this many bytes.
     Statistics(u32),
 }
 
-/// What happens to a call whose connection ended after it was sent.
+/// What to do with a sent call when its connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// It is sent again.
+    /// Send it again.
     Always,
-    /// It is sent again unless its pool is shared.
+    /// Send it again unless its pool is shared.
     Private,
-    /// It fails.
+    /// Fail it.
     Never,
 }
 
 impl Call {
-    /// The pool it is about.
+    /// The pool of the call.
     pub(super) const fn pool(&self) -> Option<PoolRef> {
         match *self {
             Self::Store(pool, ..)
@@ -86,7 +84,7 @@ impl Call {
         }
     }
 
-    /// Whether it goes to the admin queue.
+    /// Whether it uses the admin queue.
     pub(super) const fn is_admin(&self) -> bool {
         matches!(
             self,
@@ -116,7 +114,7 @@ impl Call {
         }
     }
 
-    /// What a call touches, for telling whether two of them must keep their order.
+    /// The values that a call touches, to decide whether two calls must keep their order.
     const fn footprint(&self) -> Option<Footprint> {
         let (pool, object, index, writes) = match *self {
             Self::Store(pool, key, _) | Self::Take(pool, key, _) | Self::Delete(pool, key) => {
@@ -131,8 +129,7 @@ impl Call {
         Some(Footprint { place: pool.place, object, index, writes })
     }
 
-    /// Whether this call must wait until `earlier` is answered: they touch the same value, and one
-    /// of them writes it.
+    /// Whether this call must wait until `earlier` is answered: both touch the same value, and one of them writes it.
     pub(super) fn must_follow(&self, earlier: &Self) -> bool {
         let (Some(mine), Some(theirs)) = (self.footprint(), earlier.footprint()) else {
             return false;
@@ -144,7 +141,7 @@ impl Call {
     }
 }
 
-/// `index` none is the whole object.
+/// A `None` index means the whole object.
 struct Footprint {
     place: u16,
     object: u64,
@@ -163,17 +160,14 @@ pub enum Outcome {
         result: u64,
         /// Bytes that came back.
         bytes: u32,
-        /// Which association answered: see
-        /// [`Association::generation`](super::association::Association::generation).
+        /// The association that answered: see [`Association::generation`](super::association::Association::generation).
         generation: u32,
     },
-    /// It was not answered within its time, and why not.
+    /// It was not answered in time, with the reason.
     Unreachable(Trouble),
-    /// The connection ended before the answer came, and the call must not be made twice: it may
-    /// have been carried out or not.
+    /// The connection ended before the answer, and the call must not be repeated: it may have been executed or not.
     Unknown(Trouble),
-    /// The pool is gone for good: the target was restarted without it, or more writes failed than
-    /// could be remembered.
+    /// The pool is lost: the target was restarted without it, or more writes failed than could be recorded.
     PoolLost,
 }
 
@@ -183,29 +177,29 @@ impl From<spillway_wire::Error> for Trouble {
     }
 }
 
-/// Why an association ended, or could not be made.
+/// Why an association ended or could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// It was never tried.
+    /// No connection was tried yet.
     NotTried,
     /// A pipe ended or could not be made.
     Closed(Closed),
-    /// A command was not answered within its time.
+    /// A command was not answered in time.
     Silent,
-    /// The target broke the protocol; the text says how.
+    /// The target violated the protocol; the text says how.
     Protocol(&'static str),
-    /// The target sent what is no PDU.
+    /// The target sent bytes that are not a PDU.
     Malformed(spillway_wire::Error),
-    /// The target says that this side broke the protocol, with this fatal error status.
+    /// The target reports that this side violated the protocol, with this fatal error status.
     Terminated(u16),
-    /// The target answered this command of the connection's making with this status.
+    /// The target answered this command, which is part of connecting, with this status.
     Refused(&'static str, u16),
-    /// One side did not prove that it knows the secret; the text says which.
+    /// Authentication failed; the text says how.
     Authentication(&'static str),
 }
 
 impl Trouble {
-    /// Whether another attempt can't help: the target is there and says no.
+    /// Whether another attempt is pointless: the target is reachable and refuses.
     pub const fn is_final(&self) -> bool {
         matches!(self, Self::Authentication(_))
     }

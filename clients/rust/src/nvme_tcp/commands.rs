@@ -1,4 +1,4 @@
-//! The commands that a session sends, and what it reads from identify data.
+//! The commands that a session sends, and the fields that it reads from identify data.
 
 use spillway_wire::fabrics::{ControllerConfiguration, ControllerStatus, Fabrics, property};
 use spillway_wire::identify::{self, CommandSet, IDENTIFY_BYTES, structure};
@@ -11,8 +11,8 @@ use super::queue::Payload;
 /// Most bytes that a call sends besides values.
 pub(super) const INLINE_BYTES: usize = CreatePool::BYTES;
 
-/// The command of a call on the pool of this number, and its data. What is short of it and not the
-/// caller's `value` is put into `inline`.
+/// The command of a call on the pool with this number, and its data. Short data that is not the caller's `value` is
+/// written to `inline`.
 pub(super) fn of_call<'a>(
     call: &Call,
     pool: u32,
@@ -58,7 +58,7 @@ pub(super) fn read_status() -> Command {
     Fabrics::PropertyGet { offset: property::CSTS, wide: false }.encode(0)
 }
 
-/// Whether a controller of this status is ready; none when it will never be.
+/// Whether a controller with this status is ready; `None` when it never will be.
 pub(super) const fn is_ready(status: u64) -> Option<bool> {
     let status = ControllerStatus(status as u32);
     if status.is_fatal() { None } else { Some(status.is_ready()) }
@@ -69,7 +69,7 @@ pub(super) fn identify_controller() -> (Command, Payload<'static>) {
     (command, Payload::In(IDENTIFY_BYTES as u32))
 }
 
-/// Asks for so many I/O queues.
+/// Requests this many I/O queues.
 pub(super) fn set_queues(queues: u16) -> Command {
     let mut command = Command::new(admin::SET_FEATURES, 0, 0);
     let less_one = (queues - 1).into();
@@ -81,7 +81,7 @@ pub(super) fn set_queues(queues: u16) -> Command {
     command
 }
 
-/// Queues that a result of [`set_queues`] grants.
+/// The number of queues that a result of [`set_queues`] grants.
 pub(super) fn queues_granted(result: u64) -> u16 {
     let granted = NumberOfQueues::decode(result as u32);
     let less_one = granted.submission_queues.get().min(granted.completion_queues.get());
@@ -92,7 +92,7 @@ pub(super) fn list_pools(bytes: u32) -> (Command, Payload<'static>) {
     (Command::new(kv::admin::LIST_POOLS, 0, 0), Payload::In(bytes))
 }
 
-/// Whether a command of the association's own did what it says.
+/// Checks that one of the association's own commands succeeded.
 pub(super) fn succeeded(what: &'static str, completion: &Completion) -> Result<(), Trouble> {
     match completion.status.is_success() {
         true => Ok(()),

@@ -1,4 +1,4 @@
-//! TCP plain or inside TLS, as a URL says.
+//! TCP, plain or inside TLS, as the URL selects.
 
 use super::pipe::{Closed, Dial, Pipe};
 use super::settings::Options;

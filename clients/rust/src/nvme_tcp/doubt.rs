@@ -1,32 +1,31 @@
 //! Keys whose last write ended in an error.
 //!
-//! The target may hold their new value, their old one or none. So that no get ever finds the old
-//! one, each is deleted on the next association before anything else is asked. That also frees
-//! what a put stored whose answer got lost.
+//! The target may hold their new value, their old one or none. To make sure that no get finds the old one, the next
+//! association deletes each of these keys before any other call. This also frees the value of a put whose answer was
+//! lost.
 //!
-//! Only keys of private pools are kept: in a shared pool another member may have written the key
-//! since, and the delete would lose that.
+//! Only keys of private pools are recorded: in a shared pool another member may have written the key since, and the
+//! delete would remove that value.
 
 use super::call::{Call, PoolRef};
 
-/// Most writes that are remembered. A program that goes on writing while the target is away longer
-/// than that loses the pool: better a clear error than an old value.
+/// Most failed writes that are recorded. If more fail while the target is away, the pool is lost: a clear error is
+/// better than an old value.
 pub const DOUBTS_MAX: usize = 16_384;
 
-/// The writes that failed, in the order in which they did.
+/// The failed writes, in the order in which they failed.
 #[derive(Debug)]
 pub(super) struct Doubts {
     calls: Vec<Call>,
 }
 
 impl Doubts {
-    /// An empty list with all its room: it grows when memory may be short.
+    /// An empty list with its full capacity: it fills when memory may be short.
     pub(super) fn new() -> Self {
         Self { calls: Vec::with_capacity(DOUBTS_MAX) }
     }
 
-    /// Remembers that `write` failed. False when there is no room: the pool must not be used any
-    /// more.
+    /// Records that `write` failed. Returns false when there is no room: then the pool must not be used any more.
     #[must_use]
     pub(super) fn add(&mut self, write: &Call) -> bool {
         let mend = match *write {
@@ -50,12 +49,12 @@ impl Doubts {
         self.calls.last().copied()
     }
 
-    /// The latest doubt is settled.
+    /// Records that the latest doubt is settled.
     pub(super) fn settle(&mut self) {
         self.calls.pop();
     }
 
-    /// Forgets what is known of a pool that is gone.
+    /// Forgets the doubts of a pool that is gone.
     pub(super) fn forget(&mut self, pool: PoolRef) {
         self.calls.retain(|call| call.pool() != Some(pool));
     }

@@ -1,4 +1,4 @@
-//! NVMe over TCP, from the side of the host: pools as key-value namespaces of a target.
+//! The host side of NVMe over TCP: pools as key-value namespaces of a target.
 //!
 //! ```text
 //!  store       the [`Store`](crate::Store) trait over a session
@@ -8,16 +8,14 @@
 //!  queue       one connection: PDUs, commands and their data; no I/O
 //! ```
 //!
-//! The association is what the simulator and the fuzzer run. What is promised to a caller, and what
-//! makes it so:
+//! The simulator and the fuzzer run the association. The guarantees to a caller, and how they are kept:
 //!
-//! - A value that was acknowledged comes back or gives an error; another never comes: commands are
-//!   sent again only where that is safe ([`call`]), keys whose last write failed are deleted before
-//!   anything else (`doubt`), and pools are told apart from those of a target that was restarted
-//!   empty (`pools`).
-//! - A call ends within its time, whatever the target does ([`settings::Settings`]).
-//! - A hostile target can withhold or invent answers, but not write outside of the room that it was
-//!   given, nor make the session grow ([`queue`]).
+//! - A get returns the acknowledged value or an error, never another value. Commands are retried only where that is
+//!   safe ([`call`]). Keys whose last write failed are deleted first (`doubt`). Pools are distinguished from those of a
+//!   target that was restarted empty (`pools`).
+//! - A call ends in time, whatever the target does ([`settings::Settings`]).
+//! - A hostile target can withhold or invent answers, but it can't write outside the buffers that it was given, nor
+//!   make the session's memory grow ([`queue`]).
 
 pub mod association;
 mod auth;

@@ -1,6 +1,6 @@
-//! The phase of an association, and what it waits for while it comes up.
+//! The phase of an association, and its stages while it connects.
 
-/// How far an association has come.
+/// The state of an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Down { dial_at_us: u64 },
@@ -10,7 +10,7 @@ pub(super) enum Phase {
     Stopped,
 }
 
-/// What is waited for while a lane starts.
+/// The answer that a connecting lane waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Dial,
@@ -24,10 +24,10 @@ pub(super) enum Stage {
     Pools,
 }
 
-/// What an exchange for authentication sent last.
+/// The last message of an authentication exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exchange {
-    /// What this side offers.
+    /// This side's offer.
     Negotiate,
     /// The request for the challenge.
     WantChallenge,

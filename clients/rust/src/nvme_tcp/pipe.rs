@@ -1,20 +1,20 @@
-//! The byte pipes that a session talks through.
+//! The byte pipes that a session uses.
 //!
-//! A session knows no sockets: it asks a [`Dial`] for one [`Pipe`] a queue. Production hands in TCP
-//! sockets ([`TcpDial`](super::socket::TcpDial)), plain or inside TLS ([`TlsDial`](super::tls::TlsDial)).
+//! A session does not know sockets: it asks a [`Dial`] for one [`Pipe`] for each queue. Production uses TCP sockets
+//! ([`TcpDial`](super::socket::TcpDial)), plain or inside TLS ([`TlsDial`](super::tls::TlsDial)).
 
 use core::fmt;
 
-/// A pipe that carries nothing any more, with the kernel's reason where there is one.
+/// Why a pipe is closed, with the kernel's error if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closed {
     /// The peer ended it.
     ByPeer,
     /// The kernel reported this error number.
     Errno(i32),
-    /// Nobody answered within the time that was given.
+    /// There was no answer in time.
     TimedOut,
-    /// TLS or the name of the host failed; the text says how.
+    /// TLS or the lookup of the host failed; the text says how.
     Refused(&'static str),
 }
 
@@ -31,37 +31,36 @@ impl fmt::Display for Closed {
     }
 }
 
-/// Two directions of bytes, in order. One thread sends while another receives.
+/// A bidirectional byte stream. One thread may send while another receives.
 pub trait Pipe: Send + Sync {
-    /// Takes as many bytes as there is room for, without waiting; 0 when there is none. The next call begins
-    /// with what was not taken.
+    /// Takes as many bytes as there is room for, without waiting; 0 when there is none. The next call must begin with
+    /// the bytes that were not taken.
     ///
     /// # Errors
-    /// [`Closed`]: nothing will be taken any more.
+    /// [`Closed`]: no more bytes will be taken.
     fn send(&self, bytes: &[u8]) -> Result<usize, Closed>;
 
-    /// Waits up to `wait_us` (about; 0 does not wait) for bytes and puts them into `into`. 0 when
-    /// none came.
+    /// Waits about `wait_us` for bytes (0: does not wait), and copies them to `into`. Returns 0 when none came.
     ///
     /// # Errors
-    /// [`Closed`]: nothing will come any more.
+    /// [`Closed`]: no more bytes will come.
     fn receive(&self, into: &mut [u8], wait_us: u64) -> Result<usize, Closed>;
 
-    /// Waits up to `wait_us` until there may be room to send, or, if `or_bytes`, bytes to receive.
+    /// Waits up to `wait_us` until there may be room to send or, if `or_bytes`, bytes to receive.
     fn wait_room(&self, or_bytes: bool, wait_us: u64);
 
-    /// Ends both directions. A thread that waits in another call comes back from it.
+    /// Ends both directions. A thread that waits in another call returns.
     fn shut(&self);
 }
 
 /// Makes pipes to one target.
 pub trait Dial: Send + Sync {
-    /// What it makes.
+    /// The pipe that it makes.
     type Pipe: Pipe;
 
     /// Connects within `wait_us`.
     ///
     /// # Errors
-    /// [`Closed`]: it could not.
+    /// [`Closed`]: it could not connect.
     fn dial(&self, wait_us: u64) -> Result<Self::Pipe, Closed>;
 }

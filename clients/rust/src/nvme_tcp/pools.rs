@@ -1,23 +1,23 @@
-//! The pools that a session has opened, and whether they are still the same.
+//! The pools that a session has opened, and whether they still exist.
 //!
-//! A target numbers its pools, and a target that was restarted empty gives the same numbers to
-//! other pools. So each pool has an identity that was drawn when it was made; the session compares
-//! it each time an association comes up, and a pool that is not the same any more is lost for good:
-//! its calls get [`Outcome::PoolLost`](super::call::Outcome::PoolLost), never another pool's values.
+//! A target numbers its pools. After a restart without its content it gives the same numbers to other pools. So each
+//! pool has a random identity. The session compares identities each time an association connects. A pool whose identity
+//! has changed is lost for good: its calls get [`Outcome::PoolLost`](super::call::Outcome::PoolLost), never another
+//! pool's values.
 
 use super::call::PoolRef;
 
-/// Most pools that a session can have opened.
+/// Most pools that a session can open.
 const POOLS_MAX: usize = 4096;
 
-/// Whether a pool can be used.
+/// The state of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It was closed.
     Closed,
-    /// It is as it was when it was opened.
+    /// It is the same as when it was opened.
     Open,
-    /// It is not there any more.
+    /// It does not exist any more.
     Lost,
 }
 
@@ -30,7 +30,7 @@ struct Pool {
     standing: Standing,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Pools {
     pools: Vec<Pool>,
@@ -38,8 +38,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Takes a pool of the target up. The same pool gets the same name. `None` when there are as
-    /// many as there can be.
+    /// Adds a pool of the target. The same pool gets the same reference. `None` when the table is full.
     pub fn adopt(&mut self, number: u32, identity: u128, private: bool) -> Option<PoolRef> {
         let same = |pool: &Pool| {
             pool.standing == Standing::Open && (pool.number, pool.identity) == (number, identity)
@@ -65,7 +64,7 @@ impl Pools {
         Some(self.reference(place))
     }
 
-    /// The pool was destroyed, or nobody uses it any more.
+    /// Marks a pool as destroyed or no longer used.
     pub fn close(&mut self, pool: PoolRef) {
         if let Some(pool) = self.find_mut(pool) {
             pool.standing = Standing::Closed;
@@ -84,7 +83,7 @@ impl Pools {
         self.pools.get_mut(usize::from(pool.place)).filter(|found| found.serial == pool.serial)
     }
 
-    /// The number by which the target knows a pool that can be used.
+    /// The target's number of a usable pool.
     pub(super) fn number(&self, pool: PoolRef) -> Option<u32> {
         let found = self.find(pool)?;
         (found.standing == Standing::Open).then_some(found.number)
@@ -94,19 +93,19 @@ impl Pools {
         self.find(pool).map_or(Standing::Closed, |pool| pool.standing)
     }
 
-    /// Whether one client alone uses the pool.
+    /// Whether only one client uses the pool.
     pub(super) fn is_private(&self, pool: PoolRef) -> bool {
         self.find(pool).is_some_and(|pool| pool.private)
     }
 
-    /// The pool must not be used any more.
+    /// Marks a pool as lost.
     pub(super) fn lose(&mut self, pool: PoolRef) {
         if let Some(pool) = self.find_mut(pool) {
             pool.standing = Standing::Lost;
         }
     }
 
-    /// The pools that can be used: name, number, identity.
+    /// The usable pools: reference, number, identity.
     pub(super) fn open(&self) -> impl Iterator<Item = (PoolRef, u32, u128)> {
         let open = |(_, pool): &(usize, &Pool)| pool.standing == Standing::Open;
         let name =

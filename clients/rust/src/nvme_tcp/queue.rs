@@ -1,8 +1,8 @@
-//! One queue of a controller over one pipe: the first PDUs, commands in capsules, data both ways,
-//! completions. Bytes in, events out.
+//! One queue of a controller over one pipe: connection setup, command capsules, data in both directions, completions.
+//! It turns bytes into events.
 //!
-//! Whatever the target sends is checked against what was asked: an answer to no command, data that
-//! nobody asked for or outside of what was asked, out of order, or twice, ends the association.
+//! Everything from the target is checked against the commands: an answer without a command, and data that is
+//! unrequested, out of range, out of order or repeated, end the association.
 
 use spillway_wire::nvme::{Command, Completion, DataPointer};
 use spillway_wire::nvme_tcp::{
@@ -11,17 +11,17 @@ use spillway_wire::nvme_tcp::{
 
 use super::call::Trouble;
 
-/// Longest PDU that is taken from a target.
+/// Longest PDU that is accepted from a target.
 pub const PDU_BYTES_MAX: usize = 256 << 10;
-/// Room for bytes that are to be sent.
+/// Bytes of the send buffer.
 const OUTGOING_BYTES: usize = 256 << 10;
-/// Parts of a long value are not made shorter than this to fit what room there is.
+/// A part of a long value is not made shorter than this to fit the free buffer space.
 const PART_BYTES_MIN: usize = 4096;
-/// Commands of a queue at the same time; their ids have the place in the low bits.
+/// Most commands in flight on a queue. The low bits of a command id are its slot.
 const PLACES_MAX: u16 = 1 << PLACE_BITS;
 const PLACE_BITS: u32 = 8;
 
-/// Which digests a connection is to have.
+/// The digests that a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// Over each header.
@@ -35,30 +35,30 @@ pub struct Digests {
 pub(super) enum Payload<'a> {
     /// None.
     None,
-    /// These bytes go to the target: in the capsule if they fit there.
+    /// These bytes go to the target: in the capsule if they fit.
     Out(&'a [u8]),
-    /// Up to so many come back.
+    /// Up to this many bytes come back.
     In(u32),
 }
 
-/// What bytes from the target meant.
+/// An event from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event<'b> {
-    /// The first PDUs were exchanged: commands may be sent.
+    /// The connection is set up: commands may be sent.
     Initialized,
     /// Data of a command.
     Data { tag: u16, offset: usize, bytes: &'b [u8] },
-    /// The target waits for part of the command's data: see [`Queue::supply`].
+    /// The target requests part of the command's data: see [`Queue::supply`].
     Wanted { tag: u16 },
-    /// A command is done; so many bytes came back.
+    /// A command has completed; this many bytes came back.
     Done { tag: u16, completion: Completion, bytes: u32 },
 }
 
-/// There is no place for another command, or no room for its bytes.
+/// There is no free slot for another command, or no room for its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// Bytes on their way to the pipe. It never grows.
+/// Bytes to send on the pipe. The buffer never grows.
 #[derive(Debug)]
 pub struct Outgoing {
     bytes: Box<[u8]>,
@@ -67,17 +67,17 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// An empty one.
+    /// An empty buffer.
     pub fn new() -> Self {
         Self { bytes: vec![0; OUTGOING_BYTES].into(), start: 0, end: 0 }
     }
 
-    /// The bytes that are still to be sent.
+    /// The bytes that are not sent yet.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// The first `count` bytes were sent.
+    /// Removes the first `count` bytes, which were sent.
     pub fn sent(&mut self, count: usize) {
         self.start += count;
         if self.start >= self.end {
@@ -85,13 +85,13 @@ impl Outgoing {
         }
     }
 
-    /// Drops the bytes.
+    /// Drops all bytes.
     pub const fn clear(&mut self) {
         self.start = 0;
         self.end = 0;
     }
 
-    /// Whether there is nothing to send.
+    /// Whether there are no bytes to send.
     pub const fn is_empty(&self) -> bool {
         self.start == self.end
     }
@@ -113,14 +113,14 @@ impl Default for Outgoing {
     }
 }
 
-/// A command that is under way.
+/// A command in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct CommandSlot {
     used: bool,
-    /// Counts the uses, so that a late answer to an earlier command is known as such.
+    /// Counts the slot's uses, to recognise a late answer to an earlier command.
     turn: u8,
     tag: u16,
-    /// Bytes to send or most to receive in all, beyond those in the capsule.
+    /// Bytes to send in all, and most bytes to receive, beyond those in the capsule.
     out_bytes: u32,
     in_bytes: u32,
     moved_bytes: u32,
@@ -134,7 +134,7 @@ enum QueueState {
     Open,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: QueueState,
@@ -145,12 +145,12 @@ pub(super) struct Queue {
     places: Box<[CommandSlot]>,
     in_flight: usize,
     outgoing: Outgoing,
-    /// A completion that came with the last piece of data, which is told of first.
+    /// A completion that came with the last data. The data is reported first.
     done: Option<(u16, Completion, u32)>,
 }
 
 impl Queue {
-    /// A queue of up to `depth` commands, stopped.
+    /// A stopped queue for up to `depth` commands.
     pub(super) fn new(depth: u16) -> Self {
         Self {
             state: QueueState::Stopped,
@@ -165,7 +165,7 @@ impl Queue {
         }
     }
 
-    /// Starts over on a fresh pipe. Capsules take `capsule_data_bytes` of data.
+    /// Starts over on a new pipe. Capsules hold `capsule_data_bytes` of data.
     pub(super) fn start(&mut self, digests: Digests, capsule_data_bytes: u32) {
         self.stop();
         self.state = QueueState::Initializing;
@@ -179,7 +179,7 @@ impl Queue {
         self.push(&Pdu::InitRequest(request)).expect("an empty buffer has room for the first PDU");
     }
 
-    /// Forgets the commands under way and the bytes that were not sent.
+    /// Forgets the commands in flight and the unsent bytes.
     pub(super) fn stop(&mut self) {
         self.state = QueueState::Stopped;
         self.framing = Framing::default();
@@ -191,12 +191,12 @@ impl Queue {
         }
     }
 
-    /// Commands under way.
+    /// The number of commands in flight.
     pub(super) const fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Bytes that are to be sent.
+    /// Bytes to send.
     pub(super) const fn outgoing(&mut self) -> &mut Outgoing {
         &mut self.outgoing
     }
@@ -205,8 +205,7 @@ impl Queue {
         self.outgoing.push(pdu, self.framing)
     }
 
-    /// Sends a command; its id and its data pointer are filled in here. What comes of it bears
-    /// `tag`.
+    /// Sends a command. Sets its id and its data pointer. Events of the command carry `tag`.
     pub(super) fn submit(
         &mut self,
         tag: u16,
@@ -239,8 +238,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Sends what the target waits for of a command's data, as far as there is room; whether that
-    /// was all. `value` is all of the command's data.
+    /// Sends the part of a command's data that the target requested, as far as there is room. Returns whether all of it
+    /// was sent. `value` is all of the command's data.
     pub(super) fn supply(&mut self, tag: u16, value: &[u8]) -> bool {
         let found = self.places.iter().position(|place| place.used && place.tag == tag);
         let Some(number) = found else { return true };
@@ -275,8 +274,7 @@ impl Queue {
         true
     }
 
-    /// Reads the next PDU of `bytes` that means something, and takes it from them. `None` when
-    /// there is no whole one.
+    /// Takes the next PDU that is an event from `bytes`. `None` when no PDU is complete.
     pub(super) fn next<'b>(&mut self, bytes: &mut &'b [u8]) -> Result<Option<Event<'b>>, Trouble> {
         if let Some((tag, completion, bytes)) = self.done.take() {
             return Ok(Some(Event::Done { tag, completion, bytes }));
@@ -323,7 +321,7 @@ impl Queue {
         Ok(Event::Initialized)
     }
 
-    /// The command that the target speaks of.
+    /// The slot of the command with this id.
     fn place(&mut self, id: u16) -> Result<&mut CommandSlot, Trouble> {
         let turn = (id >> PLACE_BITS) as u8;
         self.places
@@ -383,7 +381,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue whose first PDUs were exchanged, capsules taking 4 KiB.
+    /// A queue after connection setup, with capsules of 4 KiB.
     fn open() -> Queue {
         let mut queue = Queue::new(4);
         queue.start(Digests::default(), 4096);
@@ -393,7 +391,7 @@ mod tests {
         queue
     }
 
-    /// What a target's PDUs bring, besides the first.
+    /// The completions that come from a target's PDUs.
     fn give(queue: &mut Queue, pdus: &[Pdu<'_>]) -> Result<Vec<(u16, u32)>, Trouble> {
         let mut bytes = vec![0; 1 << 20];
         let mut end = 0;
@@ -415,7 +413,7 @@ mod tests {
         bytes
     }
 
-    /// Submits a retrieve of 4 KiB; its id.
+    /// Submits a retrieve of 4 KiB; returns its id.
     fn retrieve(queue: &mut Queue) -> u16 {
         let command = kv::retrieve(kv::io::RETRIEVE, 0, 1, Key::new(1, 2), 4096);
         queue.submit(7, command, Payload::In(4096)).unwrap();

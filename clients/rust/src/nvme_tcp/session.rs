@@ -1,17 +1,16 @@
 //! Drives an [`Association`]: pipes, threads, the clock.
 //!
-//! A session is shared by any number of threads and has none of its own. A thread that asks for
-//! something queues its commands and writes them, with whatever else waits to be written, in one
-//! system call. Then, if nobody reads the connection, it becomes the reader: it takes in whatever
-//! comes, for everybody, until its own answers are there, and hands the reading on to a thread that
-//! still waits. So a lone thread makes one write and one read a command and wakes nobody, and many
-//! threads, or a batch, fill one connection.
+//! Any number of threads share a session, and it has no thread of its own. A calling thread queues its commands and
+//! writes them, with everything else in the send buffer, in one system call. Then, if no thread reads the connection,
+//! it becomes the reader: it handles everything that arrives, for all threads, until it has its own answers. Then a
+//! thread that still waits becomes the reader. So a lone thread makes one write and one read for each command and wakes
+//! no other thread. Many threads, or a batch, fill one connection.
 //!
-//! What arrives for the reader's own calls goes straight into its buffers; what arrives for others
-//! is staged, and they copy it. Nobody holds the lock over a system call on a connection.
+//! Data for the reader's own calls goes straight into its buffers. Data for other threads is staged, and they copy it.
+//! No thread holds the lock during a system call on a connection.
 //!
-//! Nothing here needs libc or thread-local storage, and after the start nothing is allocated but room to
-//! stage values longer than a page: the pager's tasks use it too.
+//! This code needs neither libc nor thread-local storage. After the start it allocates only to stage values longer than
+//! a page. So the pager's tasks can use it too.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -26,11 +25,11 @@ use super::pipe::{Dial, Pipe};
 use super::queue::{Outgoing, PDU_BYTES_MAX};
 use super::settings::Settings;
 
-/// A thread that waits looks at the clock at least this often.
+/// A waiting thread checks the clock at least this often, µs.
 const LOOK_US: u64 = 50_000;
-/// Calls of one batch under way at the same time.
+/// Most calls of one batch in flight.
 const WINDOW: usize = 128;
-/// Words that threads sleep on.
+/// Number of futex words that threads sleep on.
 const PARKING: usize = 64;
 const PARKED: u32 = 1;
 
@@ -39,16 +38,16 @@ const PARKED: u32 = 1;
 pub enum Data<'a> {
     /// None.
     None,
-    /// What is stored.
+    /// The value to store.
     Out(&'a [u8]),
-    /// Room for what comes back.
+    /// The buffer for data to receive.
     In(&'a mut [u8]),
 }
 
-/// A call with its data, and what came of it.
+/// A call with its data and its outcome.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// What to ask.
+    /// The call.
     pub call: Call,
     /// Its data.
     pub data: Data<'a>,
@@ -57,7 +56,7 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request that was not made yet.
+    /// A request that has not run yet.
     pub const fn new(call: Call, data: Data<'a>) -> Self {
         Self { call, data, outcome: None }
     }
@@ -70,7 +69,7 @@ impl<'a> Request<'a> {
     }
 
     fn accept(&mut self, offset: usize, bytes: &[u8]) {
-        // The queue has checked that no more comes than was asked for.
+        // The queue has checked that the data is within the requested range.
         if let Data::In(room) = &mut self.data
             && let Some(place) = room.get_mut(offset..offset + bytes.len())
         {
@@ -79,7 +78,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Bytes from a pipe that are no whole PDU yet.
+/// Bytes from a pipe that are not a complete PDU yet.
 #[derive(Debug)]
 struct Incoming {
     bytes: Box<[u8]>,
@@ -89,31 +88,31 @@ struct Incoming {
 #[derive(Debug)]
 struct Lane<P> {
     pipe: Option<Arc<P>>,
-    /// Gone while a thread reads.
+    /// `None` while a thread reads.
     incoming: Option<Incoming>,
-    /// Gone while a thread writes.
+    /// `None` while a thread writes.
     spare: Option<Outgoing>,
 }
 
-/// Whose ticket it is.
+/// The owner of a ticket.
 #[derive(Clone, Copy, Debug, Default)]
 struct Owner {
     turn: u64,
     place: usize,
 }
 
-/// Data that arrived for a thread that was not reading.
+/// Data that arrived for a thread other than the reader.
 #[derive(Debug)]
 struct Staged {
     bytes: Vec<u8>,
-    /// Where in the value they begin; none when nothing was staged.
+    /// Offset of the data in the value; `None` when nothing is staged.
     offset: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Core<P> {
     association: Association,
-    /// The association that the pipes are of.
+    /// The association that the pipes belong to.
     generation: u32,
     lanes: Box<[Lane<P>]>,
     owners: Box<[Owner]>,
@@ -122,7 +121,7 @@ struct Core<P> {
     tick_at_us: u64,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Session<D: Dial> {
     dial: D,
@@ -131,18 +130,17 @@ pub struct Session<D: Dial> {
     parking: [AtomicU32; PARKING],
 }
 
-/// One thread's way through a set of requests.
+/// One thread's run over a set of requests.
 struct Turn<'r, 'a> {
     id: u64,
     requests: &'r mut [Request<'a>],
-    /// Requests that were opened.
+    /// The number of requests opened so far.
     opened: usize,
     held: [Ticket; WINDOW],
     holds: usize,
-    /// Most time that each of its calls may take.
+    /// Most time that each of its calls may take, µs.
     timeout_us: u64,
-    /// A call was not answered in time: the others of the batch do not wait for a target that is
-    /// away.
+    /// A call was not answered in time. The rest of the batch does not wait for a target that is away.
     gave_up: bool,
 }
 
@@ -153,7 +151,7 @@ pub fn now_us() -> u64 {
 }
 
 impl<D: Dial> Session<D> {
-    /// A session that is not connected yet. `seed` should differ between clients.
+    /// A session that is not connected yet. `seed` must differ between clients.
     pub fn new(dial: D, settings: Settings, seed: u64) -> Self {
         let association = Association::new(settings, seed);
         let lane = |_| Lane {
@@ -179,7 +177,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// Looks at the association, with the lock held.
+    /// Calls `look` with the association, under the lock.
     pub fn with<T>(&self, look: impl FnOnce(&mut Association) -> T) -> T {
         look(&mut self.core.lock().association)
     }
@@ -187,7 +185,7 @@ impl<D: Dial> Session<D> {
     /// Connects, within the time that a call may take.
     ///
     /// # Errors
-    /// Why it could not. What a later attempt can't better is told at once.
+    /// Why it could not connect. An error that a later attempt can't fix is returned at once.
     pub fn connect(&self) -> Result<(), Trouble> {
         let mut turn = Turn::new(self.turns.fetch_add(1, Ordering::Relaxed), &mut []);
         let mut core = self.core.lock();
@@ -207,13 +205,13 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// Makes the requests and waits for their outcomes, which each then has.
+    /// Runs the requests, and sets the outcome of each.
     pub fn run(&self, requests: &mut [Request<'_>]) {
         self.run_within(requests, u64::MAX);
     }
 
-    /// The same, but they end within `timeout_us` if that is less than the time that a call may take. A write that
-    /// ends so takes the association with it, so that it can't come late.
+    /// The same within `timeout_us`, if that is less than the time that a call may take. A write that times out ends
+    /// the association, so that it can't take effect later.
     pub fn run_within(&self, requests: &mut [Request<'_>], timeout_us: u64) {
         let mut turn = Turn::new(self.turns.fetch_add(1, Ordering::Relaxed), requests);
         turn.timeout_us = timeout_us;
@@ -231,8 +229,8 @@ impl<D: Dial> Session<D> {
         self.hand_over(&core);
     }
 
-    /// Keeps the association alive while nobody asks for anything, and connects again when it ended.
-    /// To be called at the time that it gives, µs, or earlier.
+    /// Keeps an idle association alive, and reconnects when it has ended. Returns the time of the next call, µs; call
+    /// it then or earlier.
     pub fn tend(&self) -> u64 {
         let mut turn = Turn::new(self.turns.fetch_add(1, Ordering::Relaxed), &mut []);
         let mut core = self.tick(self.core.lock());
@@ -252,7 +250,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// Ends the session: what is under way fails.
+    /// Ends the session: calls in flight fail.
     pub fn stop(&self) {
         let mut core = self.core.lock();
         core.association.stop(now_us());
@@ -270,7 +268,7 @@ impl<D: Dial> Session<D> {
         core
     }
 
-    /// Writes what is to be sent on the lanes that nobody writes to.
+    /// Writes the send buffers of all lanes that no thread writes to.
     fn flush<'s>(
         &'s self,
         mut core: Guard<'s, Core<D::Pipe>>,
@@ -292,7 +290,7 @@ impl<D: Dial> Session<D> {
         core
     }
 
-    /// Sends all of `bytes`, or as much as there is time for before the association ends.
+    /// Sends all of `bytes`, or as much as possible before the association ends.
     fn send_all<'s>(
         &'s self,
         mut core: Guard<'s, Core<D::Pipe>>,
@@ -324,7 +322,7 @@ impl<D: Dial> Session<D> {
                     return core;
                 }
             }
-            // No room: the target may have stopped to read until we read.
+            // No room: the target may not read until this side reads.
             let reader = core.lanes[lane].incoming.is_some();
             if reader {
                 core = self.read(core, lane, 0, turn);
@@ -338,7 +336,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// Waits until there may be something to do for this turn, and does what the connection needs.
+    /// Waits until there may be work for this turn, and does what the connection needs.
     fn wait<'s>(
         &'s self,
         mut core: Guard<'s, Core<D::Pipe>>,
@@ -359,7 +357,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// Does the next thing that brings the association up, or waits while another thread does.
+    /// Does the next step of connecting, or waits while another thread does.
     fn bring_up<'s>(
         &'s self,
         mut core: Guard<'s, Core<D::Pipe>>,
@@ -407,7 +405,7 @@ impl<D: Dial> Session<D> {
         core
     }
 
-    /// Reads a lane once, if nobody does, and takes in what came.
+    /// Reads a lane once, unless another thread reads it, and handles the bytes.
     fn read<'s>(
         &'s self,
         mut core: Guard<'s, Core<D::Pipe>>,
@@ -438,7 +436,7 @@ impl<D: Dial> Session<D> {
         core
     }
 
-    /// Sleeps until another thread has something for this turn, or `wait_us` have passed.
+    /// Sleeps until another thread has an event for this turn, or `wait_us` have passed.
     fn park(&self, core: Guard<'_, Core<D::Pipe>>, turn: &Turn<'_, '_>, wait_us: u64) {
         let word = self.word(turn.id);
         word.store(PARKED, Ordering::Relaxed);
@@ -447,7 +445,7 @@ impl<D: Dial> Session<D> {
             tv_sec: (wait_us / 1_000_000) as i64,
             tv_nsec: (wait_us % 1_000_000 * 1_000) as i64,
         };
-        // A wait that is interrupted or too late only means that the caller looks again.
+        // After an interrupted or late wait, the caller only checks again.
         let _ = futex::wait(word, futex::Flags::PRIVATE, PARKED, Some(&wait));
     }
 
@@ -455,11 +453,11 @@ impl<D: Dial> Session<D> {
         &self.parking[(turn % PARKING as u64) as usize]
     }
 
-    /// Wakes a turn if it sleeps. The caller holds the lock, under which turns go to sleep.
+    /// Wakes a turn if it sleeps. The caller must hold the lock, under which turns go to sleep.
     fn wake(&self, turn: u64) {
         let word = self.word(turn);
         if word.swap(0, Ordering::Relaxed) == PARKED {
-            // Turns share words when there are more than words: all look.
+            // More turns than words share words: wake all of them.
             let _ = futex::wake(word, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
@@ -474,7 +472,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// This turn stops reading: others whose answers are awaited on lanes that nobody reads go on.
+    /// Stops reading for this turn, and wakes turns that wait for answers on lanes without a reader.
     fn hand_over(&self, core: &Core<D::Pipe>) {
         for (lane, state) in core.lanes.iter().enumerate() {
             if state.incoming.is_some()
@@ -487,7 +485,7 @@ impl<D: Dial> Session<D> {
 }
 
 impl<P: Pipe> Core<P> {
-    /// Drops the pipes of an association that has ended.
+    /// Drops the pipes of an ended association.
     fn follow(&mut self) {
         if self.generation == self.association.generation() {
             return;
@@ -503,7 +501,7 @@ impl<P: Pipe> Core<P> {
         }
     }
 
-    /// Takes in the whole PDUs of what has come on a lane.
+    /// Handles the complete PDUs that have arrived on a lane.
     fn take_in(&mut self, lane: usize, incoming: &mut Incoming, turn: &mut Turn<'_, '_>) {
         let now_us = now_us();
         let mut bytes = &incoming.bytes[..incoming.filled];
@@ -551,7 +549,7 @@ impl<'r, 'a> Turn<'r, 'a> {
         self.holds == 0 && self.opened == self.requests.len()
     }
 
-    /// Collects the outcomes that are there, opens further requests, and sends what can be sent.
+    /// Collects available outcomes, opens more requests, and sends what can be sent.
     fn move_on<P: Pipe>(&mut self, core: &mut Core<P>, now_us: u64) {
         let mut kept = 0;
         for at in 0..self.holds {

@@ -1,4 +1,4 @@
-//! How a session is set up.
+//! Settings of a session, and the options of a URL.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use spillway_wire::fabrics::NQN_BYTES_MAX;
 use super::queue::Digests;
 use crate::Error;
 
-/// The subsystem in which every client's pools are.
+/// The subsystem that contains every client's pools.
 pub const POOLS_NQN: &str = "nqn.2026-11.io.spillway:pools";
 
-/// What the names of hosts that have none begin with.
+/// Prefix of the name of a host without /etc/nvme/hostnqn.
 const HOST_NQN: &str = "nqn.2026-11.io.spillway:host";
 
 /// Settings of a session.
@@ -21,29 +21,29 @@ pub struct Settings {
     pub subsystem: String,
     /// NVMe Qualified Name by which the target knows this client.
     pub host: String,
-    /// Tells this session from others of the same host name. A new association ends the old one of
-    /// the same id, so no two sessions have the same.
+    /// Distinguishes this session from others with the same host name. A new association ends the old one with the same
+    /// id, so no two sessions may share an id.
     pub host_id: [u8; 16],
-    /// The secret that this host proves to know, as the target has it; none to connect without.
+    /// This host's secret, which the target has too; `None` connects without authentication.
     pub secret: Option<Secret>,
-    /// I/O queues, each with a connection of its own; 1 or more.
+    /// I/O queues, each with its own connection; 1 or more.
     pub io_queues: u16,
-    /// Commands under way on each I/O queue, 2 to 256.
+    /// Commands in flight on each I/O queue, 2 to 256.
     pub depth: u16,
-    /// Which digests the connections have.
+    /// The digests that the connections use.
     pub digests: Digests,
     /// How long an attempt to connect may take.
     pub connect_timeout_us: u64,
-    /// How long one command may take before the target counts as gone.
+    /// How long one command may take before the target counts as unreachable.
     pub command_timeout_us: u64,
-    /// How long a call may take in all, new connections and repetitions included.
+    /// How long a call may take in all, with reconnects and retries.
     pub call_timeout_us: u64,
-    /// After so long without a sign of life the target ends the association.
+    /// The target ends the association after this long without a keep alive or other command.
     pub keep_alive_us: u64,
 }
 
 impl Settings {
-    /// What is used where a URL says nothing else. A call is answered, or fails, within 5 s.
+    /// The defaults. A call is answered, or fails, within 5 s.
     pub fn new(host: String, host_id: [u8; 16]) -> Self {
         Self {
             subsystem: POOLS_NQN.to_owned(),
@@ -61,43 +61,44 @@ impl Settings {
     }
 }
 
-/// What a URL can say of a session, behind `?` and separated by `&`:
+/// The options of a URL, after `?` and separated by `&`:
 ///
 /// | option | meaning | default |
 /// |---|---|---|
-/// | `host-nqn=NQN` | the name by which the target knows this client | that of /etc/nvme/hostnqn, or one made of the host's name |
+/// | `host-nqn=NQN` | the name by which the target knows this client | the content of /etc/nvme/hostnqn, or a name made
+/// from the host's name |
 /// | `secret-file=PATH` | file with this host's secret, `DHHC-1:...` | none |
-/// | `queues=N` | I/O queues, each with a connection, 1 to 16 | 1 |
-/// | `depth=N` | commands under way on a queue, 2 to 256 | 128 |
-/// | `digests=header`, `data`, `both` | which digests the connections have | none |
+/// | `queues=N` | I/O queues, each with its own connection, 1 to 16 | 1 |
+/// | `depth=N` | commands in flight on a queue, 2 to 256 | 128 |
+/// | `digests=header`, `data`, `both` | the digests that the connections use | none |
 /// | `certificate=PATH` | with `nvme+tls`: file with this client's certificate, PEM | |
 /// | `key=PATH` | with `nvme+tls`: file with its key | |
-/// | `authority=PATH` | with `nvme+tls`: file with the certificates of those who vouch for the target | |
-/// | `timeout=SECONDS` | how long a call may take, new connections included, 1 to 3600 | 5 |
+/// | `authority=PATH` | with `nvme+tls`: file with the CA certificates that sign the target's | |
+/// | `timeout=SECONDS` | how long a call may take, with reconnects, 1 to 3600 | 5 |
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The client's name.
     pub host_nqn: Option<String>,
-    /// Where its secret is.
+    /// The file with its secret.
     pub secret_file: Option<PathBuf>,
     /// I/O queues.
     pub queues: Option<u16>,
-    /// Commands under way on a queue.
+    /// Commands in flight on a queue.
     pub depth: Option<u16>,
-    /// Which digests the connections have.
+    /// The digests that the connections use.
     pub digests: Digests,
-    /// Where this client's certificate is.
+    /// The file with this client's certificate.
     pub certificate: Option<PathBuf>,
-    /// Where its key is.
+    /// The file with its key.
     pub key: Option<PathBuf>,
-    /// Where the certificates are of those who vouch for the target.
+    /// The file with the CA certificates that sign the target's.
     pub authority: Option<PathBuf>,
     /// How long a call may take.
     pub timeout_s: Option<u16>,
 }
 
 impl Options {
-    /// Reads what stands behind the `?`.
+    /// Parses the text after the `?`.
     ///
     /// # Errors
     /// What is wrong with it.
@@ -149,7 +150,7 @@ impl Options {
     /// The name by which the target knows this client.
     ///
     /// # Errors
-    /// [`Error::Io`] when /etc/nvme/hostnqn is there and can't be read.
+    /// [`Error::Io`] when /etc/nvme/hostnqn exists but can't be read.
     pub fn host_nqn(&self) -> Result<String, Error> {
         if let Some(name) = &self.host_nqn {
             return Ok(name.clone());
@@ -164,7 +165,7 @@ impl Options {
         }
     }
 
-    /// Changes the settings that the options name.
+    /// Applies the options to `settings`.
     pub fn apply(&self, settings: &mut Settings) {
         settings.io_queues = self.queues.unwrap_or(settings.io_queues);
         settings.depth = self.depth.unwrap_or(settings.depth);

@@ -1,8 +1,7 @@
 //! TCP sockets as pipes.
 //!
-//! System calls go through rustix, which needs neither errno nor thread-local storage, so that the
-//! pager's tasks can use them too. Only names of hosts are looked up with the standard library,
-//! when a session is made.
+//! System calls go through rustix, which needs neither errno nor thread-local storage, so the pager's tasks can use
+//! these pipes too. Only host names are looked up with the standard library, when a session is made.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -19,7 +18,7 @@ use rustix::net::{
 use super::pipe::{Closed, Dial, Pipe};
 use crate::Error;
 
-/// Connects to the addresses that a host's name stood for.
+/// Connects to the addresses of a host.
 #[derive(Clone, Debug)]
 pub struct TcpDial {
     addresses: Vec<SocketAddr>,
@@ -29,7 +28,7 @@ impl TcpDial {
     /// Looks `host` up. Later connects try its addresses in turn.
     ///
     /// # Errors
-    /// [`Error::Connect`] when the name stands for nothing.
+    /// [`Error::Connect`] when the name has no address.
     pub fn new(host: &str, port: u16) -> Result<Self, Error> {
         let connect = |source| Error::Connect { peer: format!("{host}:{port}"), source };
         let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(connect)?.collect();
@@ -71,12 +70,12 @@ fn dial_address(address: &SocketAddr, wait_us: u64) -> Result<TcpPipe, Closed> {
         Err(errno) => return Err(errno.into()),
     }
     sockopt::set_tcp_nodelay(&socket, true)?;
-    // Blocking from here on: a receive then waits in one system call.
+    // Make the socket blocking: then a receive waits in one system call.
     rustix::fs::fcntl_setfl(&socket, rustix::fs::OFlags::empty())?;
     Ok(TcpPipe { socket, receive_timeout_us: AtomicU64::new(0) })
 }
 
-/// Waits for `events`; whether any came.
+/// Waits for `events`. Returns whether any came.
 fn poll_socket(socket: &OwnedFd, events: PollFlags, wait_us: u64) -> bool {
     let wait = Timespec {
         tv_sec: (wait_us / 1_000_000) as i64,
@@ -96,8 +95,8 @@ impl From<Errno> for Closed {
 #[derive(Debug)]
 pub struct TcpPipe {
     socket: OwnedFd,
-    /// What SO_RCVTIMEO is set to, so that a receive which waits as long as the last one costs one
-    /// system call. 0: never set.
+    /// The current SO_RCVTIMEO, so that a receive with the same timeout as the last one takes one system call. 0: not
+    /// set yet.
     receive_timeout_us: AtomicU64,
 }
 
@@ -142,7 +141,7 @@ impl Pipe for TcpPipe {
     }
 
     fn shut(&self) {
-        // It fails where the connection has gone already.
+        // It fails if the connection has already ended.
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 }

@@ -19,10 +19,10 @@ use super::session::{Data, Request, Session};
 use super::settings::{Options, Settings};
 use crate::{Error, Operation, Outcome, Pool, PoolInfo, Store, lists};
 
-/// Set in the names of ephemeral pools.
+/// Marks the handles of ephemeral pools.
 const EPHEMERAL: u64 = 1 << 63;
 
-/// A store of another host, over NVMe/TCP.
+/// A store on another host, over NVMe/TCP.
 #[derive(Debug)]
 pub struct NvmeTcp {
     session: Arc<Session<HostDial>>,
@@ -32,12 +32,12 @@ pub struct NvmeTcp {
 }
 
 impl NvmeTcp {
-    /// Connects to a target, inside TLS or not. A thread of its own keeps the connection alive while nothing is asked.
+    /// Connects to a target, with TLS or without. A thread keeps an idle connection alive.
     ///
     /// # Errors
-    /// [`Error::Unreachable`] with the reason when the target can't be reached within the time of a
-    /// call, or does not let this host in; [`Error::Connect`] for a name that stands for no host;
-    /// [`Error::Secret`] for a file that has no secret in it; [`Error::Tls`], [`Error::TlsFiles`].
+    /// [`Error::Unreachable`] with the reason when the target can't be reached within the time of a call, or refuses
+    /// this host; [`Error::Connect`] for a host name without an address; [`Error::Secret`] for a file without a secret;
+    /// [`Error::Tls`], [`Error::TlsFiles`].
     pub fn open(
         tls: bool,
         host: &str,
@@ -80,7 +80,7 @@ impl NvmeTcp {
         }
     }
 
-    /// Makes one call that is not about values.
+    /// Makes one call that carries no value.
     fn ask(&self, call: Call, data: Data<'_>) -> Result<Answer, Error> {
         self.check_process()?;
         let mut requests = [Request::new(call, data)];
@@ -88,7 +88,7 @@ impl NvmeTcp {
         Answer::of(requests[0].outcome)
     }
 
-    /// The pools that the target says this client has, and which association it said so to.
+    /// The client's pools as the target lists them, and the generation of the association that listed them.
     fn entries(&self) -> Result<(Vec<PoolEntry>, u32), Error> {
         let generation = Cell::new(0);
         let entries = lists::pools(|bytes| {
@@ -103,19 +103,19 @@ impl NvmeTcp {
         Ok((entries, generation.get()))
     }
 
-    /// Takes a pool up that the target has just given the number of.
+    /// Opens the pool whose number the target has just returned.
     fn adopt(&self, given: &Answer) -> Result<Pool, Error> {
         let (entries, generation) = self.entries()?;
         let number = given.result as u32;
         let entry = entries.iter().find(|entry| entry.number == number).ok_or(Error::NoPool)?;
-        // The number means this pool only to the association that gave it.
+        // The number identifies this pool only within the association that returned it.
         if generation != given.generation {
             return Err(Error::Lost);
         }
         self.take_up(entry)
     }
 
-    /// The name of a pool of the target.
+    /// The handle of a pool of the target.
     fn take_up(&self, entry: &PoolEntry) -> Result<Pool, Error> {
         let private = matches!(entry.spec.sharing, Sharing::Private);
         let adopt = |association: &mut super::association::Association| {
@@ -130,14 +130,14 @@ impl NvmeTcp {
 impl Drop for NvmeTcp {
     fn drop(&mut self) {
         if self.check_process().is_err() {
-            // The connection is the parent's, and so is the thread.
+            // The connection and the thread are the parent's.
             return;
         }
         self.stopping.store(true, Ordering::Release);
         self.session.stop();
         if let Some(tender) = self.tender.take() {
             tender.thread().unpark();
-            // It ends without a panic, which would end the program.
+            // The thread ends without a panic: a panic would end the program.
             let _ = tender.join();
         }
     }
@@ -152,7 +152,7 @@ fn tend(session: &Session<HostDial>, stopping: &AtomicBool) {
     }
 }
 
-/// What a target answered.
+/// A target's answer.
 #[derive(Clone, Copy, Debug)]
 struct Answer {
     status: Status,
@@ -179,7 +179,7 @@ const fn pool_ref(pool: Pool) -> PoolRef {
     PoolRef { place: pool.0 as u16, serial: (pool.0 >> 16) as u32 }
 }
 
-/// An error that the target answered with.
+/// Translates an error status of the target.
 fn failed(status: Status) -> Error {
     match status.code() {
         Status::INVALID_NAMESPACE => Error::NoPool,
@@ -188,9 +188,9 @@ fn failed(status: Status) -> Error {
     }
 }
 
-/// The call that an operation is.
+/// The call of an operation.
 fn call_of(operation: &Operation<'_>) -> Result<Call, Error> {
-    // A retrieve never brings more than a value can have.
+    // A retrieve never returns more bytes than a value can have.
     let room = |value: &[u8]| value.len().min(VALUE_BYTES_MAX) as u32;
     Ok(match operation {
         Operation::Put { pool, key, value } => {
@@ -217,10 +217,10 @@ fn request_of<'o>(operation: &'o mut Operation<'_>) -> Result<Request<'o>, Error
     Ok(Request::new(call, data))
 }
 
-/// What the end of a call means for the operation that it was.
+/// Translates the end of a call into the outcome of its operation.
 fn outcome_of(call: Call, pool: Pool, ended: Option<Ended>) -> Result<Outcome, Error> {
     if ended == Some(Ended::PoolLost) && pool.0 & EPHEMERAL != 0 {
-        // Values of an ephemeral pool may vanish at any time, all at once too.
+        // Values of an ephemeral pool may vanish at any time, even all at once.
         return Ok(match call {
             Call::Store(..) => Outcome::Put(Put::Refused(Refusal::NoPool)),
             Call::Retrieve(..) | Call::Take(..) => Outcome::Get(Get::Miss),
@@ -235,7 +235,7 @@ fn outcome_of(call: Call, pool: Pool, ended: Option<Ended>) -> Result<Outcome, E
     Ok(match call {
         Call::Store(..) => Outcome::Put(match status {
             Status::SUCCESS => Put::Stored,
-            // The protocol does not say which of the two reasons it was.
+            // The protocol does not distinguish the two reasons.
             Status::CAPACITY => Put::Refused(Refusal::AtTarget),
             Status::NOT_READY => Put::Refused(Refusal::Frozen),
             _ => return Err(failed(status)),

@@ -1,7 +1,7 @@
-//! TLS 1.3 around a TCP socket, with certificates of both sides, as a pipe.
+//! TLS 1.3 over a TCP socket, with certificates on both sides, as a pipe.
 //!
-//! For threads of ordinary programs: rustls allocates and its buffers are behind std's locks. The pager's
-//! tasks, which can't have that, seal each page instead (`clients/blade`).
+//! For threads of ordinary programs: rustls allocates, and its buffers are behind std's locks. The pager's tasks can
+//! use neither; they seal each page instead (`clients/blade`).
 
 use core::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -16,10 +16,10 @@ use super::settings::Options;
 use super::socket::{TcpDial, TcpPipe};
 use crate::Error;
 
-/// Bytes encrypted at a time: a record's worth.
+/// Bytes to encrypt at a time: one record.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// Connects to a host, and makes TLS's handshake.
+/// Connects to a host and runs the TLS handshake.
 #[derive(Clone, Debug)]
 pub struct TlsDial {
     tcp: TcpDial,
@@ -27,7 +27,7 @@ pub struct TlsDial {
 }
 
 impl TlsDial {
-    /// Looks `host` up. Whom the target's certificate must name stands in the settings.
+    /// Looks `host` up. The settings contain the name that the target's certificate must have.
     ///
     /// # Errors
     /// [`Error::Connect`].
@@ -35,7 +35,7 @@ impl TlsDial {
         Ok(Self { tcp: TcpDial::new(host, port)?, settings })
     }
 
-    /// Looks `host` up, which the target's certificate must name, and reads the files that the options name.
+    /// Looks `host` up, and reads the files that the options name. The target's certificate must be for `host`.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Tls`].
@@ -67,7 +67,7 @@ impl Dial for TlsDial {
     }
 }
 
-/// One connection inside TLS.
+/// A TLS connection.
 pub struct TlsPipe {
     tcp: TcpPipe,
     state: Mutex<TlsState>,
@@ -75,7 +75,7 @@ pub struct TlsPipe {
 
 struct TlsState {
     connection: ClientConnection,
-    /// Bytes that are encrypted, but not all sent yet. They count as sent when they are.
+    /// Bytes that are encrypted but not all sent. They count as sent only then.
     taken: usize,
 }
 
@@ -110,7 +110,7 @@ impl TlsPipe {
 }
 
 impl TlsState {
-    /// Sends what is encrypted; whether all of it is on its way.
+    /// Sends encrypted bytes. Returns whether all are sent.
     fn push(&mut self, tcp: &TcpPipe) -> Result<bool, Closed> {
         while self.connection.wants_write() {
             let mut socket = Socket { tcp, closed: None };
@@ -125,7 +125,7 @@ impl TlsState {
         Ok(true)
     }
 
-    /// Takes the encrypted bytes that have come; whether there were any.
+    /// Reads encrypted bytes from the socket. Returns whether there were any.
     fn take_in(&mut self, tcp: &TcpPipe) -> Result<bool, Closed> {
         let mut socket = Socket { tcp, closed: None };
         let read = self.connection.read_tls(&mut socket);
@@ -136,7 +136,7 @@ impl TlsState {
             return Ok(false);
         }
         if let Err(error) = self.connection.process_new_packets() {
-            // The target is told why, if there is room.
+            // Tell the target why, if there is room.
             let _ = self.push(tcp);
             return Err(Closed::Refused(why(&error)));
         }
@@ -144,7 +144,7 @@ impl TlsState {
     }
 }
 
-/// What failed, for those who can mend it.
+/// A reason that tells the operator what to fix.
 const fn why(error: &TlsError) -> &'static str {
     use AlertDescription as Alert;
     use CertificateError as Certificate;
@@ -219,17 +219,17 @@ impl Pipe for TlsPipe {
     fn shut(&self) {
         let mut state = self.state();
         state.connection.send_close_notify();
-        // The target may be gone already.
+        // The target may already be gone.
         let _ = state.push(&self.tcp);
         drop(state);
         self.tcp.shut();
     }
 }
 
-/// A socket as rustls sees it. It never waits.
+/// A socket as rustls uses it. It never waits.
 struct Socket<'a> {
     tcp: &'a TcpPipe,
-    /// Why it carries nothing any more.
+    /// Why the socket is closed.
     closed: Option<Closed>,
 }
 

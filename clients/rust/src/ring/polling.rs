@@ -52,7 +52,7 @@ mod tests {
 
     const TIME: Duration = Duration::from_micros(50);
 
-    /// The times of so many waits whose looks end like this.
+    /// The poll times of this many waits that all end like `found`.
     fn times(polling: &mut Polling, waits: u32, found: bool) -> Vec<bool> {
         let wait = |_| {
             let looks = !polling.time().is_zero();
@@ -77,7 +77,7 @@ mod tests {
         let mut polling = Polling::new(TIME);
         times(&mut polling, 66, false);
         assert_eq!(times(&mut polling, 3, true), [true; 3]);
-        // One in vain between others changes nothing.
+        // A single unsuccessful poll changes nothing.
         for _ in 0..3 {
             assert_eq!(times(&mut polling, 1, false), [true]);
             assert_eq!(times(&mut polling, 1, true), [true]);

@@ -1,4 +1,4 @@
-//! Every call, over every way to a store that is on this host.
+//! Every call, over every transport to a store on this host.
 
 use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{

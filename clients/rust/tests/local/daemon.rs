@@ -13,7 +13,7 @@ use spillway_types::{Access, Admitted, Denied, Identity, Limits};
 pub const LIMITS: Limits =
     Limits { connections_max: 64, operations_max: 4096, bytes_max: 512 << 20 };
 
-/// Lets everybody in: as one client, or each connection as a client of its own.
+/// Admits every connection: all as one client, or each as its own client.
 pub struct Door {
     store: Arc<Store>,
     one: Option<ClientId>,
@@ -52,17 +52,17 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// One whose connections are all of one client.
+    /// A daemon whose connections are all of one client.
     pub fn for_one(limits: Limits) -> Self {
         Self::start(limits, true, Config::default())
     }
 
-    /// The same with settings of the server.
+    /// The same, with settings of the server.
     pub fn with(limits: Limits, config: Config) -> Self {
         Self::start(limits, true, config)
     }
 
-    /// One whose connections are each of a client of its own.
+    /// A daemon whose connections are each of their own client.
     pub fn for_many(limits: Limits) -> Self {
         Self::start(limits, false, Config::default())
     }
@@ -81,7 +81,7 @@ impl Daemon {
         Self { server: Some(server.expect("a server")), door, path, _folder: folder }
     }
 
-    /// Ends the server, and starts another one over the same store.
+    /// Stops the server, and starts another one over the same store.
     pub fn restart(&mut self, config: Config) {
         drop(self.server.take());
         let _ = std::fs::remove_file(&self.path);
@@ -90,12 +90,12 @@ impl Daemon {
         self.server = Some(server.expect("a server"));
     }
 
-    /// Connections that were let in and have not left.
+    /// The number of admitted connections that have not ended.
     pub fn inside(&self) -> u32 {
         self.door.inside.load(Ordering::SeqCst)
     }
 
-    /// Connections that were not let in.
+    /// The number of refused connections.
     pub fn turned_away(&self) -> u32 {
         self.door.turned_away.load(Ordering::SeqCst)
     }

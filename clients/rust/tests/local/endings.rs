@@ -14,7 +14,7 @@ fn nobody_there_is_told_at_once() {
     let error = Ring::connect(&path).unwrap_err();
     assert!(matches!(error, Error::Connect { .. }));
     assert!(error.to_string().contains("nobody.sock"), "{error}");
-    // Something else that listens there.
+    // A listener that is not a daemon.
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     assert!(matches!(Ring::connect(&path), Err(Error::Connect { .. })));
 }
@@ -29,7 +29,7 @@ fn both_sides_sleep_and_wake() {
     let mut value = [0; 4096];
     for index in 0..200 {
         if index % 10 == 0 {
-            // Longer than the server polls.
+            // Sleep for longer than the server polls.
             std::thread::sleep(Duration::from_millis(2));
         }
         let key = Key::new(1, index);
@@ -59,8 +59,7 @@ fn an_idle_ring_takes_no_cpu_time() {
     let ring = daemon.connect(1);
     ring.open_pool(PoolSpec::PERSISTENT).unwrap();
     std::thread::sleep(Duration::from_millis(50));
-    // Other tests have rings too; this counts what all of the process's take while this one is idle,
-    // so it looks for a span in which the others are done or asleep.
+    // Other tests of this process have rings too. So look for an interval in which their threads are idle as well.
     let quiet = (0..200).any(|_| {
         let before = cpu_ticks("ring-");
         std::thread::sleep(Duration::from_millis(300));
@@ -105,7 +104,7 @@ fn no_call_is_carried_out_by_another_daemon_that_listens_there_by_now() {
     let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
     assert_eq!(witness.open_pool(PoolSpec::PERSISTENT).unwrap(), pool);
     std::fs::rename(&other.path, &daemon.path).unwrap();
-    // One of two at a time finds the connection in use, and opens another.
+    // One of two concurrent calls finds the connection in use, and opens another.
     let put_until_lost = || {
         loop {
             match ring.put(pool, Key::new(1, 1), &[1; 4096]) {
@@ -143,7 +142,7 @@ fn a_forks_child_is_told_and_the_parent_goes_on() {
     let ring = daemon.connect(1);
     let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
     assert_eq!(ring.put(pool, Key::new(1, 1), b"x").unwrap(), Put::Stored);
-    // SAFETY: the child only looks at memory of its own, and leaves without running anything else.
+    // SAFETY: the child only reads its own memory, and exits without running anything else.
     let status = unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -172,11 +171,11 @@ fn a_bound_pool_goes_with_the_last_connection_that_bound_it() {
     second.bind_pool(bound).unwrap();
     assert_eq!(witness.put(bound, Key::new(1, 1), &[1; 4096]).unwrap(), Put::Stored);
     drop(first);
-    // The second still holds it.
+    // The second connection still holds the pool.
     std::thread::sleep(Duration::from_millis(1500));
     assert!(witness.exists(bound, Key::new(1, 1)).unwrap());
     drop(second);
-    // Whoever comes back in time keeps it.
+    // A connection that binds the pool in time keeps it.
     let third = daemon.connect(1);
     third.bind_pool(bound).unwrap();
     std::thread::sleep(Duration::from_millis(1500));

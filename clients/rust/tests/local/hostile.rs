@@ -1,4 +1,4 @@
-//! A peer that does whatever it likes with the region and the socket, while an honest client works.
+//! A hostile peer that writes anything to the region and the socket, while an honest client works.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,7 +22,7 @@ use spillway_wire::ring::{Geometry, Hello, VERSION, WAKE, Welcome, data};
 
 use crate::daemon::{Daemon, LIMITS};
 
-/// A connection without the library's good manners.
+/// A connection that bypasses the library.
 struct Raw {
     socket: OwnedFd,
     region: Region,
@@ -62,7 +62,7 @@ impl Raw {
         let _ = send(&self.socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Submits a command and gives the status of its completion.
+    /// Submits a command and returns the status of its completion.
     fn run(&mut self, command: &Command) -> Status {
         self.region.set_command(self.submitted, command);
         let count = self.submitted;
@@ -84,7 +84,7 @@ impl Raw {
     }
 }
 
-/// Works honestly while `attack` goes on, and checks every byte; the operations done.
+/// Runs an honest client during `attack`, and checks every byte. Returns the number of its operations.
 fn beside_an_honest_client(daemon: &Daemon, attack: impl FnOnce()) -> u64 {
     let ring = daemon.connect(1);
     let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
@@ -105,7 +105,7 @@ fn beside_an_honest_client(daemon: &Daemon, attack: impl FnOnce()) -> u64 {
                 operations.fetch_add(2, Ordering::Relaxed);
             }
         });
-        // An attack that fails must end the honest client too: the scope waits for it.
+        // If the attack panics, the honest client must end too: the scope waits for it.
         let _end = EndOnDrop(&done);
         attack();
     });
@@ -113,7 +113,7 @@ fn beside_an_honest_client(daemon: &Daemon, attack: impl FnOnce()) -> u64 {
     operations.load(Ordering::Relaxed)
 }
 
-/// Sets its flag when it goes, by a panic too.
+/// Sets its flag when dropped, also by a panic.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -122,12 +122,12 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
-/// Waits until the attackers' connections are gone, all that they had with them.
+/// Waits until the attackers' connections have ended with all their resources.
 fn wait_until_inside(daemon: &Daemon, connections: u32) {
     until_equal("the connections inside", connections, || daemon.inside());
 }
 
-/// Waits until the connections inside are as wanted.
+/// Waits until the number of connections is as wanted.
 fn wait_for(daemon: &Daemon, wanted: impl Fn(u32) -> bool) {
     until("connections to come or go", || wanted(daemon.inside()));
 }
@@ -160,7 +160,7 @@ fn bad_commands_are_answered_as_the_standard_says() {
     ] {
         assert_eq!(raw.run(&store(offset, bytes)), Status::DESCRIPTOR_OFFSET, "{offset} {bytes}");
     }
-    // A refused put leaves nothing under its key.
+    // A refused put leaves no value under its key.
     assert_eq!(raw.run(&store(0, 0)), Status::VALUE_SIZE);
     assert_eq!(raw.run(&kv::with_key(kv::io::EXIST, 1, 1, key)), Status::KEY_NOT_FOUND);
     let wrong = |change: &dyn Fn(&mut Command)| {
@@ -177,7 +177,7 @@ fn bad_commands_are_answered_as_the_standard_says() {
     assert_eq!(raw.run(&wrong(&|c| c.cdw15 = 1)), Status::INVALID_FIELD);
     assert_eq!(raw.run(&wrong(&|c| c.namespace = 2)), Status::INVALID_NAMESPACE);
     assert_eq!(raw.run(&wrong(&|c| c.namespace = u32::MAX)), Status::INVALID_NAMESPACE);
-    // A value of a page does not fit where half a page is asked for.
+    // A value of a page does not fit into a buffer of half a page.
     assert_eq!(raw.run(&store(0, 4096)), Status::SUCCESS);
     let mut get = kv::retrieve(kv::io::RETRIEVE, 1, 1, key, 2048);
     get.data = data(0, 2048);
@@ -211,7 +211,7 @@ fn what_is_no_hello_ends_its_own_connection_only() {
             recv(&socket, &mut bytes, RecvFlags::empty()).unwrap();
             assert!(matches!(Welcome::decode(&bytes), Ok(Welcome::Refused(_))));
         }
-        // These say nothing and go again, or stay.
+        // These connect without a hello; some close at once, some stay.
         let silent: Vec<OwnedFd> = (0..20).map(|_| connect(&daemon.path)).collect();
         drop(silent);
         wait_until_inside(&daemon, 1);
@@ -267,7 +267,7 @@ fn commands_and_values_that_change_in_flight_spoil_their_own_pool_only() {
                 submitted += 1;
                 raw.region.submitted().store(submitted, Ordering::SeqCst);
                 raw.wake();
-                // The completion may be overwritten by the time; waiting must not be for ever.
+                // The completion may already be overwritten, so the wait must be bounded.
                 for _ in 0..200 {
                     core::hint::spin_loop();
                 }
@@ -290,10 +290,10 @@ fn random_bytes_over_the_whole_region_harm_nobody_else() {
         let start = Instant::now();
         let mut random = Random::new(2);
         while start.elapsed() < Duration::from_secs(2) {
-            // On a busy machine the ones before may still be on their way out.
+            // On a busy machine the earlier connections may still be closing.
             wait_for(&daemon, |inside| inside < LIMITS.connections_max / 2);
             let raw = Raw::open(&daemon.path);
-            // Control words, queues, data: everything by way of a mapping of one's own.
+            // Map everything: control words, queues, data.
             let all = Geometry::new(1, raw.region.geometry().data_bytes()).unwrap();
             let view = Region::map(&raw.memfd, all).unwrap();
             for _ in 0..200 {
@@ -324,7 +324,7 @@ fn the_region_can_be_neither_cut_nor_sealed_by_its_peer() {
         assert!(rustix::fs::ftruncate(&raw.memfd, 0).is_err());
         assert!(rustix::fs::ftruncate(&raw.memfd, 1 << 30).is_err());
         assert!(rustix::fs::fcntl_add_seals(&raw.memfd, rustix::fs::SealFlags::WRITE).is_err());
-        // Holes can be punched, and read as zeros: opcode 0 is none.
+        // Discarded memory reads as zeros: opcode 0 is invalid.
         raw.region.discard();
         assert_eq!(raw.run(&Command::new(0, 1, 1)), Status::INVALID_OPCODE);
     });
@@ -367,8 +367,8 @@ fn a_peer_that_never_reads_blocks_nobody() {
         let raw = Raw::open(&daemon.path);
         let pool = Pool(1);
         for count in 1..=20_000_u32 {
-            // It says that it sleeps each time, so that the server tries to wake it until its socket
-            // is full, and goes on all the same.
+            // The client claims to sleep each time, so the server tries to wake it until the socket is full, and must
+            // keep serving.
             let command = kv::with_key(kv::io::EXIST, 1, pool.0 as u32, Key::new(1, 1));
             raw.region.set_command(count - 1, &command);
             raw.region.client_asleep().store(1, Ordering::SeqCst);

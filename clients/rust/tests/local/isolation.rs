@@ -1,4 +1,4 @@
-//! Clients of one daemon know nothing of each other, and stay within their limits.
+//! Clients of one daemon can't observe each other, and stay within their limits.
 
 use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{Error, Get, Key, Operation, Pool, PoolSpec, Put, Ring, RingOptions, Store};
@@ -16,7 +16,7 @@ fn a_pool_of_another_client_is_like_one_that_is_not_there() {
         assert_eq!(owner.put(pool, key, &[5; 4096]).unwrap(), Put::Stored);
     }
     let mut value = [0; 4096];
-    // The owner's pools, and numbers that nobody has.
+    // The owner's pools, and numbers of pools that do not exist.
     let numbers = pools.iter().map(|pool| pool.0).chain([0, 6, 1000, 0xffff_ffff]);
     let said = |error: Error| {
         assert!(matches!(error, Error::NoPool), "{error}");
@@ -66,7 +66,7 @@ fn frames_and_data_area_never_show_old_bytes() {
     first.close_pool(pool).unwrap();
     let pool = second.open_pool(PoolSpec::PERSISTENT).unwrap();
     for index in 0..500 {
-        // As long as a frame, and shorter: the rest of the frame must not come along.
+        // Values of a frame's length, and shorter ones: the rest of the frame must not leak.
         let bytes = if index % 2 == 0 { 4096 } else { 3500 };
         assert_eq!(second.put(pool, Key::new(1, index), &vec![1; bytes]).unwrap(), Put::Stored);
         let mut value = [0; 4096];
@@ -82,13 +82,13 @@ fn limits_bound_connections_operations_and_bytes() {
     let daemon = Daemon::for_one(limits);
     let options = |depth| RingOptions { depth, connections_max: 1, ..RingOptions::default() };
     let ring = Ring::connect_with(&daemon.path, options(16)).unwrap();
-    // A MiB is all that may be in flight: no value is longer.
+    // At most a MiB may be in flight, so no value is longer.
     let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
     let key = Key::new(1, 1);
     assert_eq!(ring.put(pool, key, &vec![1; 1 << 20]).unwrap(), Put::Stored);
     let put = ring.put(pool, key, &vec![1; (1 << 20) + 1]);
     assert!(matches!(put, Err(Error::Length { limit, .. }) if limit == 1 << 20), "{put:?}");
-    // The bytes are used up, then the connections.
+    // First the bytes are used up, then the connections.
     let refused = |depth| match Ring::connect_with(&daemon.path, options(depth)) {
         Err(Error::Refused { why, .. }) => why,
         other => panic!("{other:?}"),
@@ -96,7 +96,7 @@ fn limits_bound_connections_operations_and_bytes() {
     assert!(refused(8).contains("limits"));
     drop(ring);
     until_equal("the connections inside", 0, || daemon.inside());
-    // Both rings are as deep as they may be together.
+    // Both rings are as deep as the limits allow together.
     let daemon = Daemon::for_one(Limits { bytes_max: 64 << 20, ..limits });
     let first = Ring::connect_with(&daemon.path, options(16)).unwrap();
     let second = Ring::connect_with(&daemon.path, options(16)).unwrap();
@@ -132,7 +132,7 @@ fn a_client_with_more_threads_than_connections_gets_along() {
     });
     assert_eq!(ring.statistics().unwrap().puts_stored, 4000);
     assert!(daemon.inside() <= 2);
-    // Who was told so once asks for no more.
+    // A client that was refused once does not ask for more.
     assert!(daemon.turned_away() <= 8, "{} were turned away", daemon.turned_away());
 }
 

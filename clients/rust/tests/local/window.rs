@@ -1,4 +1,4 @@
-//! Windows as programs of guests have them: what an agent and a daemon do with a guest's memory, with a memfd in its place.
+//! Windows for programs of guests: the work of an agent and a daemon on a guest's memory, with a memfd instead.
 
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
@@ -23,7 +23,7 @@ use crate::daemon::{Daemon, LIMITS};
 
 const PAGE: u64 = WINDOW_PAGE_BYTES as u64;
 
-/// Lends one window, whose pages lie in reverse order in the guest's memory, and carries wake-ups.
+/// Lends one window, whose pages lie in reverse order in the guest's memory, and forwards wake-ups.
 struct Agent {
     path: PathBuf,
     thread: JoinHandle<Option<Attached>>,
@@ -42,7 +42,8 @@ impl Agent {
             program.read_exact(&mut bytes).unwrap();
             let hello = Hello::decode(&bytes).unwrap();
             let pages = Geometry::new(hello.depth, hello.data_bytes).unwrap().window_pages() as u64;
-            // The guest's file of the window, and where that lies in the guest's memory: here the same bytes, elsewhere.
+            // The guest's file of the window, and its place in the guest's memory: here the same bytes at another
+            // offset.
             let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
             ftruncate(&memory, pages * PAGE).unwrap();
             let offsets: Vec<u64> = (0..pages).map(|at| at * PAGE).collect();
@@ -73,7 +74,7 @@ fn welcome(program: &UnixStream, attached: &Attached, file: &File) {
     sendmsg(program, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
 }
 
-/// Carries wake-ups both ways until the program has gone, in whose place the agent then ends the window.
+/// Forwards wake-ups both ways until the program has ended; then the agent ends the window on its behalf.
 fn bridge(program: UnixStream, attached: &Attached) {
     let mut towards = program.try_clone().unwrap();
     let socket = attached.socket.try_clone().unwrap();
@@ -88,7 +89,7 @@ fn bridge(program: UnixStream, attached: &Attached) {
         send(&attached.socket, &[WAKE], SendFlags::NOSIGNAL).unwrap();
     }
     attached.end();
-    // It ends by the end of the server's side, when the region is unmapped.
+    // The thread ends when the server ends its side and unmaps the region.
     back.join().unwrap();
 }
 
@@ -111,7 +112,7 @@ fn values_of_all_lengths_go_through_a_window_and_its_end_is_seen() {
     for (index, bytes) in [1, 4095, 4096, 4097, 3 << 20].into_iter().enumerate() {
         let value: Vec<u8> = (0..bytes).map(|at| (at * 7 + index) as u8).collect();
         let key = Key::new(1, index as u32);
-        // Long enough now and then for both sides to sleep.
+        // Sometimes long enough for both sides to sleep.
         thread::sleep(Duration::from_millis(index as u64 % 2 * 5));
         assert_eq!(store.put(pool, key, &value).unwrap(), Put::Stored);
         let mut read = vec![0; bytes];
@@ -133,7 +134,7 @@ fn attach(server: &Server, hello: Hello) -> Result<Attached, Reason> {
     server.attach("guest", hello, |geometry| Region::map_guest(&memory, &[0], geometry))
 }
 
-/// Ends a window, and waits until nothing of it is left.
+/// Ends a window, and waits until all of it is gone.
 fn end(attached: &Attached) {
     attached.end();
     let mut byte = [0; 1];
@@ -165,7 +166,7 @@ fn a_window_that_is_kept_busy_ends_all_the_same() {
     let attached = server.attach("guest", hello, map).unwrap();
     let guest = Region::map_window(&memory, attached.geometry).unwrap();
     let busy = thread::spawn(move || {
-        // Commands of zeros, which are answered with an error, as fast as they are taken.
+        // Commands of zeros, as fast as the server takes them. It answers them with an error.
         for count in 1..u32::MAX {
             guest.submitted().store(count, std::sync::atomic::Ordering::SeqCst);
             let start = std::time::Instant::now();
@@ -199,7 +200,7 @@ fn a_window_for_which_there_is_no_memory_is_refused() {
 
 #[test]
 fn windows_that_failed_leave_the_client_its_limits() {
-    // So much as one ring takes.
+    // Enough for one ring.
     let limits = Limits { operations_max: 64, bytes_max: 4096, ..LIMITS };
     let (_daemon, server) = server_with(limits);
     let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
@@ -216,7 +217,7 @@ fn windows_that_failed_leave_the_client_its_limits() {
 #[test]
 fn rings_that_come_and_go_leave_the_client_its_limits() {
     let (_daemon, server) = server_with(Limits { bytes_max: 32 << 10, ..LIMITS });
-    // No whole pages.
+    // Not a whole number of pages.
     let hello = Hello { version: 1, depth: 8, data_bytes: 10_000 };
     let stays = attach(&server, hello).unwrap();
     assert_eq!(stays.geometry.data_bytes(), 8192);

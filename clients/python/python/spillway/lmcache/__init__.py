@@ -1,6 +1,7 @@
-"""What LMCache uses: `Connector`, for its adapter of type `native_plugin`, and in `spillway.lmcache.storage` a storage plug-in.
+"""Plug-ins for LMCache: `Connector`, for its adapter of type `native_plugin`, and the storage plug-in
+`spillway.lmcache.storage`.
 
-docs/lmcache.md says how they are configured.
+docs/lmcache.md describes their configuration.
 """
 
 from spillway._spillway import Connector

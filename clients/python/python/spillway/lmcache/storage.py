@@ -1,8 +1,8 @@
-"""LMCache's storage plug-in in its own process: chunks go from LMCache's memory to the store, and back, in batches.
+"""A storage plug-in that runs in LMCache's process: copies chunks between LMCache's memory and the store, in batches.
 
-A chunk is two values of the cache: its bytes under the chunk's key, and under the same key with `LAYOUT` behind it what LMCache
-must know to make room for them. What is stored stays until LMCache removes it. When the store is full or away, chunks are not
-stored, and are not found: LMCache computes them again.
+A chunk is two values of the cache: its bytes, under the chunk's key, and the layout that LMCache needs to allocate
+memory for them, under the same key with the suffix `LAYOUT`. A stored chunk stays until LMCache removes it. While the
+store is full or unreachable, chunks are neither stored nor found: LMCache computes them again.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ import spillway
 
 logger = init_logger(__name__)
 
-# Behind the key of a chunk, which is printable.
+# Suffix of a layout's key. The key of a chunk is printable, so the two can't collide.
 LAYOUT = "\0layout"
-# A store that could not be opened is not tried again before, seconds.
+# Pause before another attempt to open the store, seconds.
 REOPEN_PAUSE_S = 1.0
-# Chunks that may wait to be stored.
+# Most chunks that wait to be stored.
 WAITING_MAX = 4096
 
 
 def layout_of(memory: MemoryObj) -> bytes:
-    """What `room_for` needs."""
+    """The layout of a chunk, encoded for `_room_for`."""
     shapes = [list(shape) for shape in memory.get_shapes()]
     dtypes = [str(dtype).removeprefix("torch.") for dtype in memory.get_dtypes()]
     return json.dumps({"shapes": shapes, "dtypes": dtypes, "format": memory.get_memory_format().name}).encode()
 
 
 class StorageBackend(StoragePluginInterface):
-    """Configured by `extra_config`: `spillway.url`, and perhaps `spillway.name`, `spillway.shared` and `spillway.timeout_s`."""
+    """Configured by `extra_config`: `spillway.url`; optionally `spillway.name`, `spillway.shared` and `spillway.timeout_s`."""
 
     def __init__(self, config=None, metadata=None, local_cpu_backend=None, loop=None, dst_device="cpu") -> None:
         super().__init__(dst_device, config, metadata, local_cpu_backend, loop)
@@ -64,10 +64,10 @@ class StorageBackend(StoragePluginInterface):
     def __str__(self) -> str:
         return "SpillwayBackend"
 
-    # The way to the store. Whatever is wrong with it, LMCache goes on without.
+    # The connection to the store. LMCache continues without the store after any error.
 
     def _ask(self, call: Callable[[spillway.Cache], Any], otherwise: Any) -> Any:
-        """What `call` gives of the cache; `otherwise`, with a line in the log, when the store can't be asked."""
+        """The result of `call` on the cache. On an error of the store, logs a line and returns `otherwise`."""
         cache = self._open()
         if cache is None:
             return otherwise
@@ -108,7 +108,7 @@ class StorageBackend(StoragePluginInterface):
     async def batched_async_contains(self, lookup_id: str, keys: list[CacheEngineKey], pin: bool = False) -> int:
         return await self._in_thread(self.batched_contains, keys)
 
-    # Nothing is evicted, so that a chunk that is there is pinned.
+    # The store never evicts chunks, so every stored chunk is pinned.
 
     def pin(self, key: CacheEngineKey) -> bool:
         return self.contains(key)
@@ -141,7 +141,7 @@ class StorageBackend(StoragePluginInterface):
     def _put(self, pairs: list[tuple[CacheEngineKey, MemoryObj]], on_complete: Callable | None) -> None:
         try:
             names = [key.to_string() for key, _ in pairs]
-            # The layout first: a chunk that is found has one.
+            # Store the layout first, so that every chunk that is found has one.
             layouts = self._ask(
                 lambda cache: cache.put_many([name + LAYOUT for name in names], [layout_of(memory) for _, memory in pairs]),
                 [False] * len(pairs),
@@ -206,7 +206,7 @@ class StorageBackend(StoragePluginInterface):
         return found[:missing]
 
     def _room_for(self, layout: bytes) -> MemoryObj | None:
-        """Memory for a chunk of that layout; none when there is none, or the layout is of another version."""
+        """Memory for a chunk of that layout; None if there is no memory, or the layout is of another version."""
         if self.local_cpu_backend is None:
             return None
         try:
@@ -224,7 +224,7 @@ class StorageBackend(StoragePluginInterface):
     async def _in_thread(self, call: Callable, *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
-    # The rest.
+    # Other methods.
 
     def remove(self, key: CacheEngineKey, force: bool = True) -> bool:
         return self.batched_remove([key], force) == 1
@@ -239,7 +239,7 @@ class StorageBackend(StoragePluginInterface):
         return self.local_cpu_backend
 
     def touch_cache(self) -> None:
-        """Nothing is evicted, so that it does not matter what was used last."""
+        """Does nothing: the store never evicts chunks, so the order of use does not matter."""
 
     def close(self) -> None:
         with self._lock:
