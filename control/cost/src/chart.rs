@@ -43,7 +43,7 @@ pub(crate) struct Frame<'a> {
     pub up: &'a str,
 }
 
-/// Lines over their points' counts, evenly spaced. `marks` are counts at which a line of the same name ends.
+/// Lines over their points' counts, evenly spaced. `marks` are counts at which the line of that name ends.
 pub(crate) fn lines(frame: &Frame<'_>, lines: &[Line], marks: &[(usize, f64)]) -> String {
     let mut counts: Vec<f64> = lines.iter().flat_map(|it| &it.points).map(|it| it.0).collect();
     counts.sort_by(f64::total_cmp);
@@ -121,7 +121,7 @@ pub(crate) fn bars(frame: &Frame<'_>, bars: &[Bar]) -> String {
     svg + "</svg>\n"
 }
 
-/// From values to heights.
+/// Maps values to heights.
 #[derive(Debug)]
 struct Scale {
     least: f64,
@@ -130,7 +130,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// From 0, or from below where values are negative, in round steps.
+    /// A scale from 0, or from below if values are negative, in round steps.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (least, most) =
             values.fold((0.0_f64, 0.0_f64), |(least, most), it| (least.min(it), most.max(it)));

@@ -12,7 +12,8 @@ pub struct Figure {
     pub svg: String,
 }
 
-/// Throughput and throughput per cost by instances (the paper's Figure 8), what makes up the cost, and what sharing blades does.
+/// Throughput and throughput per cost by instances (the paper's Figure 8), the components of the cost, and the effect
+/// of sharing blades.
 pub fn figures(report: &Report) -> Vec<Figure> {
     let frame = |title, across, up| Frame { title, across, up };
     let years = format!("USD over {} years", report.years);
@@ -60,7 +61,7 @@ fn by_instances(report: &Report, values: fn(&ConfigurationReport) -> &Vec<f64>) 
     report.configurations.iter().map(line).collect()
 }
 
-/// Where configurations host no more, though others do: as in the paper.
+/// The counts at which configurations can't host more although others can, as marked in the paper.
 fn marks(report: &Report) -> Vec<(usize, f64)> {
     let most = report.configurations.iter().map(|it| it.hosts).max().unwrap_or(0);
     let numbered = report.configurations.iter().enumerate();

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! TOML --read--> Prices --model--> costs of five configurations --derivations--> Report --> text, JSON, SVG, HTML
-//!                  ^ parameters          (claims of the file are held against what is derived)
+//!                  ^ parameters          (claims of the file are compared with the derivations)
 //! ```
 //!
 //! Pure functions from texts and parameters to a report. Prices are subtotals of whole servers, as in the paper, or

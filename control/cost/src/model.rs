@@ -1,11 +1,11 @@
-//! What each configuration costs.
+//! The cost of each configuration.
 
 use crate::prices::{Components, ConfigurationName, Module, Prices, Pricing, Subtotal, Subtotals};
 
-/// Hours in a year that power is paid for.
+/// Hours of a year.
 const HOURS_PER_YEAR: f64 = 365.0 * 24.0;
 
-/// What one server costs, with its share of a memory blade.
+/// The cost of one server, including its share of a memory blade.
 #[derive(Clone, Debug)]
 pub(crate) struct Cost {
     /// Hardware, part by part, USD.
@@ -31,7 +31,7 @@ impl Cost {
     }
 }
 
-/// Prices, and what follows for each configuration.
+/// Prices, and the resulting cost of each configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Model<'a> {
     pub prices: &'a Prices,
@@ -41,12 +41,12 @@ pub(crate) struct Model<'a> {
     costs: Vec<Cost>,
     /// All servers of the scale-out.
     pub servers: Cost,
-    /// One server with a share of a blade in their place.
+    /// One server with a share of a blade instead.
     pub with_blade: Cost,
 }
 
 impl<'a> Model<'a> {
-    /// With so many servers that share the memory blades.
+    /// The model with this many servers sharing the memory blades.
     pub fn new(prices: &'a Prices, blades: f64) -> Self {
         match &prices.pricing {
             Pricing::Subtotals(subtotals) => Self::of_subtotals(prices, subtotals, blades),
@@ -58,13 +58,13 @@ impl<'a> Model<'a> {
         &self.costs[name as usize]
     }
 
-    /// Throughput of so many instances for 1000 USD of total cost, if the configuration hosts them.
+    /// Throughput of this many instances for 1000 USD of total cost, if the configuration hosts them.
     pub fn per_cost(&self, name: ConfigurationName, instances: u32) -> Option<f64> {
         let throughput = self.prices.configuration(name).throughput_of(instances)?;
         Some(throughput / self.cost(name).total_usd() * 1000.0)
     }
 
-    /// Memory that the enclosure's servers have on blades / what the blades take; none for subtotals.
+    /// Memory that the enclosure's servers use on blades / capacity of the blades; `None` for subtotals.
     pub fn blades_filled(&self) -> Option<f64> {
         let Pricing::Components(components) = &self.prices.pricing else { return None };
         let all_gib = self.blades * self.prices.configuration(ConfigurationName::Dm).remote_gib;
@@ -129,17 +129,17 @@ impl<'a> Model<'a> {
     }
 }
 
-/// Blades that so much memory fills, the last one perhaps in part.
+/// The number of blades for this much memory, rounded up.
 fn blades_for(all_gib: f64, components: &Components) -> f64 {
     (all_gib / components.blade.capacity_gib).ceil()
 }
 
-/// From what subtotals stand for to what is asked.
+/// Scales the subtotals to the requested years and enclosure.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
-    /// Years that are asked in units of the years that totals cover.
+    /// Requested years / years that the totals cover.
     years: f64,
-    /// A server's share of a blade in units of the share that the subtotals have.
+    /// A server's share of a blade / the share in the subtotals.
     share: f64,
 }
 
@@ -152,7 +152,7 @@ impl Scale {
         Cost::new(vec![(name.to_owned(), subtotal.hardware_usd)], self.operating(subtotal))
     }
 
-    /// A server with a share of a blade; what it costs beyond `server` is the share.
+    /// A server with a share of a blade; the difference to `server` is the share.
     fn with_share(&self, server: &Subtotal, whole: &Subtotal) -> Cost {
         let share_usd = (whole.hardware_usd - server.hardware_usd) * self.share;
         let parts = vec![
@@ -165,7 +165,7 @@ impl Scale {
     }
 }
 
-/// What is bought, and the power that it takes.
+/// The hardware and its power.
 #[derive(Debug, Default)]
 struct Bill {
     parts: Vec<(String, f64)>,

@@ -25,7 +25,7 @@ impl ConfigurationName {
     /// All, in the paper's order.
     pub const ALL: [Self; 5] = [Self::Base, Self::Cbps, Self::Max, Self::Dm, Self::DmCbps];
 
-    /// The name as the file has it.
+    /// The name in the price file.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -36,7 +36,7 @@ impl ConfigurationName {
         }
     }
 
-    /// The name as the paper has it.
+    /// The name in the paper.
     pub const fn title(self) -> &'static str {
         match self {
             Self::Base => "Base",
@@ -52,7 +52,7 @@ impl ConfigurationName {
         Self::ALL.into_iter().find(|name| name.key() == key)
     }
 
-    /// Whether a part of its memory is on a blade.
+    /// Whether some of its memory is on a blade.
     pub const fn has_blade(self) -> bool {
         matches!(self, Self::Dm | Self::DmCbps)
     }
@@ -83,7 +83,8 @@ pub(crate) struct Configuration {
     pub remote_gib: f64,
     /// The part of the memory that page sharing saves, 0 to 1.
     pub shared: f64,
-    /// Throughput of 1, 2, 3 ... instances, in units of one instance on Max. Its length is how many it hosts.
+    /// Throughput of 1, 2, 3 ... instances, in units of one instance on Max. Its length is the number of instances that
+    /// it hosts.
     pub throughput: Vec<f64>,
 }
 
@@ -92,9 +93,9 @@ impl Configuration {
         self.local_gib + self.remote_gib
     }
 
-    /// Instances that its memory has room for.
+    /// The number of instances that fit into its memory.
     pub fn fits(&self, instance_gib: f64) -> u32 {
-        // A quotient that rounding leaves just below a whole number is that number.
+        // The 1e-9 keeps rounding errors from turning a whole number into the next lower one.
         (self.memory_gib() / (instance_gib * (1.0 - self.shared)) + 1e-9) as u32
     }
 
@@ -102,7 +103,7 @@ impl Configuration {
         self.throughput.len() as u32
     }
 
-    /// Throughput of so many instances, if it hosts them.
+    /// Throughput of this many instances, if it hosts them.
     pub fn throughput_of(&self, instances: u32) -> Option<f64> {
         self.throughput.get(instances.checked_sub(1)? as usize).copied()
     }
@@ -142,7 +143,7 @@ pub(crate) struct Consolidation {
     pub loss_at_most: f64,
 }
 
-/// How the prices of configurations come.
+/// The form of the prices.
 #[derive(Clone, Debug)]
 pub(crate) enum Pricing {
     Subtotals(Subtotals),
@@ -159,11 +160,11 @@ pub(crate) struct Subtotal {
 /// Prices of whole servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Subtotals {
-    /// What the totals cover.
+    /// Years that the totals cover.
     pub years: f64,
-    /// Servers that share the blades, as the prices have it.
+    /// Servers that share the blades in these prices.
     pub blades: f64,
-    /// The part of a share of a blade that does not depend on how much memory it has, 0 to 1.
+    /// The part of a blade's price that does not depend on its memory, 0 to 1.
     pub blade_fixed_part: f64,
     /// Processors of the server that is priced.
     pub sockets: f64,
@@ -183,7 +184,7 @@ pub(crate) struct Subtotals {
 pub(crate) struct Components {
     pub usd_per_kwh: f64,
     pub pue: f64,
-    /// The server but for its memory.
+    /// The server without its memory.
     pub parts: Vec<Part>,
     pub blade: Blade,
     /// Local and remote modules, in the order of [`ConfigurationName::ALL`].
@@ -228,7 +229,7 @@ pub(crate) struct ScaleOut {
     pub servers_throughput: f64,
 }
 
-/// How a claim and what is derived belong together.
+/// The relation between a claim and its derived number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Relation {
@@ -239,7 +240,7 @@ pub(crate) enum Relation {
     Above,
 }
 
-/// A statement of the file about what follows from its numbers.
+/// A claim of the file about a derived number.
 #[derive(Clone, Debug)]
 pub(crate) struct Statement {
     pub place: String,
@@ -247,41 +248,41 @@ pub(crate) struct Statement {
     pub says: f64,
     pub unit: String,
     pub relation: Relation,
-    /// How far off what is derived may be, in the same unit; 0 where the relation is a bound.
+    /// Tolerance of the derived number, in the same unit; 0 if the relation is a bound.
     pub within: f64,
     /// Names of derivations.
     pub from: Vec<String>,
 }
 
-/// A number of the file, or several.
+/// A number or a list of numbers of the file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// One.
+    /// A number.
     Number(f64),
     /// A list.
     Numbers(Vec<f64>),
 }
 
-/// A number of the file and where it is from.
+/// A number of the file, and its source.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Input {
     /// Its key with its section.
     pub key: String,
     /// The number.
     pub value: Value,
-    /// Where it is from; begins with "assumed" for an assumption.
+    /// Its source; begins with "assumed" for an assumption.
     pub source: String,
     /// The source's date: a year, a month or a day, as in 2026-04-26.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
 }
 
-/// All that a report is made of.
+/// The input of a report.
 #[derive(Clone, Debug)]
 pub struct Prices {
     pub(crate) title: String,
-    /// Over how many years costs are counted.
+    /// The years that the cost covers.
     pub(crate) years: f64,
     pub(crate) consolidation: Consolidation,
     /// Servers in an enclosure, which share its memory blades.
@@ -300,22 +301,23 @@ impl Prices {
         &self.inputs
     }
 
-    /// Counts costs over so many years instead of the file's.
+    /// Sets the years that the cost covers, instead of the file's.
     pub fn set_years(&mut self, years: u32) {
         self.years = f64::from(years);
         self.set_input("years", Value::Number(self.years));
     }
 
-    /// So many servers share the memory blades of an enclosure instead of the file's number.
+    /// Sets the number of servers that share the memory blades of an enclosure, instead of the file's.
     pub fn set_blades_per_enclosure(&mut self, blades: u32) {
         self.blades = f64::from(blades);
         self.set_input("enclosure.blades", Value::Number(self.blades));
     }
 
-    /// The throughput of 1, 2, 3 ... instances on a configuration, in units of one instance on Max, instead of the file's.
+    /// Sets the throughput of 1, 2, 3 ... instances on a configuration, in units of one instance on Max, instead of the
+    /// file's.
     ///
     /// # Errors
-    /// More values than instances, or than its memory has room for; one that is not above 0.
+    /// More values than instances, or than fit into its memory; a value that is not above 0.
     pub fn set_throughput(
         &mut self,
         name: ConfigurationName,

@@ -19,10 +19,10 @@ const RELATIONS: [(&str, Relation); 5] = [
     ("above", Relation::Above),
 ];
 
-/// Reads the text of a price file; `file` is its name, for what is said about it.
+/// Reads the text of a price file; errors call it `file`.
 ///
 /// # Errors
-/// The first thing that is wrong, with its line and key.
+/// The first error, with its line and key.
 pub fn read(file: &str, text: &str) -> Result<Prices, Error> {
     let document = Document::new(file, text);
     let table = document.parse()?;
@@ -181,7 +181,7 @@ fn subtotal(
     let total_usd = section.number(total, Bounds::POSITIVE, &what)?;
     if total_usd < hardware_usd {
         let problem = format!("is {total_usd}, below {hardware} ({hardware_usd})");
-        let remedy = "a total has the hardware in it: mend the one that is wrong";
+        let remedy = "a total includes the hardware: correct the number that is wrong";
         return Err(section.fault(Fault::new(total, problem, remedy)));
     }
     Ok(Subtotal { hardware_usd, total_usd })
@@ -240,7 +240,7 @@ fn part(section: &Section<'_>) -> Result<Part, Error> {
     Ok(Part { name, count, price_usd, power_w })
 }
 
-/// The module that a configuration names, of which its memory must be a multiple.
+/// The module that a configuration names. Its memory must be a multiple of the module's size.
 fn module(
     all: &Section<'_>,
     section: &Section<'_>,
@@ -254,8 +254,8 @@ fn module(
     module.finish()?;
     let memory_gib = section.plain_number(memory, Bounds::POSITIVE, "memory, in GiB")?;
     if (memory_gib / gib).fract() != 0.0 {
-        let problem = format!("is {memory_gib}, no multiple of module.{name}.gib ({gib})");
-        let remedy = "take whole modules, or name another module";
+        let problem = format!("is {memory_gib}, not a multiple of module.{name}.gib ({gib})");
+        let remedy = "use whole modules, or name another module";
         return Err(section.fault(Fault::new(memory, problem, remedy)));
     }
     Ok(Module { gib, price_usd, power_w })

@@ -10,12 +10,12 @@ use crate::prices::{ConfigurationName, Input, Prices, Relation, Statement};
 /// Counts of servers in an enclosure that the report shows beside the requested one.
 const ENCLOSURES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
-/// All that is reported.
+/// The report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whose prices.
+    /// The name of the prices.
     pub title: String,
-    /// Over how many years costs are counted.
+    /// The years that the cost covers.
     pub years: f64,
     /// Servers that share the memory blades of an enclosure.
     pub blades_per_enclosure: f64,
@@ -23,7 +23,7 @@ pub struct Report {
     pub configurations: Vec<ConfigurationReport>,
     /// For 1, 2, 3 ... instances the configuration with the most throughput per cost.
     pub best: Vec<ConfigurationName>,
-    /// What follows from the prices.
+    /// Numbers that follow from the prices.
     pub derived: Vec<Derived>,
     /// The file's claims, in its order.
     pub claims: Vec<Claim>,
@@ -62,7 +62,7 @@ pub struct ConfigurationReport {
     pub throughput: Vec<f64>,
     /// The same for 1000 USD of total cost.
     pub throughput_per_kusd: Vec<f64>,
-    /// The same per total cost in units of Max's, as far as Max hosts as many.
+    /// The same in units of Max's, for the numbers of instances that Max hosts.
     pub beside_max: Vec<f64>,
 }
 
@@ -92,11 +92,11 @@ pub struct Derived {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// All derivations do.
+    /// All derivations support it.
     Derived,
-    /// One derivation does, another does not.
+    /// Some derivations support it, others do not.
     DerivedAndContradicted,
-    /// None does.
+    /// No derivation supports it.
     Contradicted,
 }
 
@@ -126,7 +126,7 @@ pub struct Way {
     pub from: String,
     /// The derived number; none if the prices lack the inputs.
     pub value: Option<f64>,
-    /// How much further from the claim it could be and still support it; negative if it does not.
+    /// Distance to the point where it would no longer support the claim; negative if it does not support it.
     pub margin: Option<f64>,
     /// Whether it supports the claim.
     pub agrees: bool,
@@ -142,20 +142,20 @@ pub struct Contradiction {
     pub line: String,
 }
 
-/// Blades shared among so many servers.
+/// The cost and gain with this many servers sharing the blades.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sharing {
     /// Servers in an enclosure.
     pub blades_per_enclosure: f64,
-    /// What a server's share of the blades costs over all years, USD.
+    /// The cost of a server's share of the blades over all years, USD.
     pub share_usd: f64,
-    /// DM+CBPS in all, USD.
+    /// The total cost of DM+CBPS, USD.
     pub total_usd: f64,
-    /// Throughput per total cost of DM+CBPS beside Max's, all instances, in percent above it.
+    /// Throughput per total cost of DM+CBPS with all instances, percent above Max's.
     pub gain_over_max: Option<f64>,
 }
 
-/// What follows from prices.
+/// The report for these prices.
 pub fn report(prices: &Prices) -> Report {
     let model = Model::new(prices, prices.blades);
     let value_of = |name: &str| (derivations::find(name)?.derive)(&model);
@@ -202,7 +202,7 @@ fn configuration(model: &Model<'_>, name: ConfigurationName) -> ConfigurationRep
     }
 }
 
-/// The configuration with the most throughput per cost; the earlier one of equals.
+/// The configuration with the most throughput per cost; the earlier one if equal.
 fn best(model: &Model<'_>, instances: u32) -> Option<ConfigurationName> {
     let hosting = ConfigurationName::ALL.into_iter();
     let hosting = hosting.filter_map(|name| Some((name, model.per_cost(name, instances)?)));
@@ -229,7 +229,7 @@ fn way(statement: &Statement, from: &str, value: Option<f64>) -> Way {
         Relation::AtMost | Relation::Below => -above,
         Relation::AtLeast | Relation::Above => above,
     });
-    // Numbers are decimal, which binary fractions only approximate.
+    // Decimal numbers have only approximate binary fractions.
     let agrees = margin.is_some_and(|margin| match statement.relation {
         Relation::Below | Relation::Above => margin > 1e-9,
         _ => margin > -1e-9,
@@ -281,7 +281,7 @@ pub(crate) fn quantity(value: f64, unit: &str) -> String {
         _ if small => 2,
         _ => 0,
     };
-    // Rounding must not leave a zero with a sign.
+    // Rounding must not produce a negative zero.
     let value = if value.abs() < 0.5 * 10f64.powi(-digits) { 0.0 } else { value };
     let text = format!("{value:.*}", digits as usize);
     let one = unit.strip_suffix('s').filter(|_| text == "1");

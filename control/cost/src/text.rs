@@ -1,4 +1,4 @@
-//! The report as tables, for people; and the sections that the HTML page has too.
+//! The report as text tables, and the sections that it shares with the HTML page.
 
 use std::fmt::Write;
 
@@ -28,7 +28,7 @@ pub fn text(report: &Report) -> String {
     text
 }
 
-/// What the report is of.
+/// The title and parameters.
 pub(crate) fn headline(report: &Report) -> String {
     format!(
         "{}\nyears: {}, servers that share an enclosure's memory blades: {}",

@@ -1,9 +1,9 @@
-//! Price files that no report can be made of: one line that says where, what, and what to do.
+//! Invalid price files: the error is one line with the place, the problem and the remedy.
 
 use proptest::prelude::*;
 use spillway_cost::{CURRENT, ConfigurationName, Error, PAPER, read};
 
-/// A change of a file, and what its error says: the line's number is that of `to`.
+/// Applies a change to a file. Returns the error and the line number of `to`.
 fn refused(text: &str, from: &str, to: &str) -> (String, usize) {
     let at = text.find(from).unwrap_or_else(|| panic!("no {from:?}"));
     let changed = text.replacen(from, to, 1);
@@ -60,7 +60,7 @@ fn values_that_can_not_be() {
             PAPER,
             "total_usd = 3618",
             "total_usd = 2000",
-            "configuration.max.total_usd is 2000, below hardware_usd (2646): a total has the hardware in it",
+            "configuration.max.total_usd is 2000, below hardware_usd (2646): a total includes the hardware",
         ),
         (
             PAPER,
@@ -168,7 +168,7 @@ fn values_that_can_not_be() {
             CURRENT,
             "local_gib = 2048",
             "local_gib = 2100",
-            "configuration.max.local_gib is 2100, no multiple of module.dense.gib (128): take whole modules",
+            "configuration.max.local_gib is 2100, not a multiple of module.dense.gib (128): use whole modules",
         ),
         (CURRENT, "count = 1", "count = 0", "part[1].count is 0"),
     ] {
@@ -311,7 +311,7 @@ fn errors_have_their_parts_for_programs() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    // A file that was mangled is read or refused in one line, and what is read can be reported.
+    // A mangled file is read, or refused in one line; a file that is read gives a report.
     #[test]
     fn mangled_files_are_read_or_refused_in_one_line(
         paper in any::<bool>(), cut in any::<prop::sample::Index>(), length in 0..40usize, put in "[ -~\n]{0,12}",

@@ -1,4 +1,4 @@
-//! The figures and the page: well formed, and what they show is what the report says.
+//! The figures and the page are well formed, and show the numbers of the report.
 
 use roxmltree::{Document, Node};
 use spillway_cost::{CURRENT, PAPER, figures, page, read, report, text};
@@ -33,7 +33,7 @@ fn lines_have_the_reports_points_in_proportion() {
                 0 => &report.configurations[at].throughput,
                 _ => &report.configurations[at].throughput_per_kusd,
             };
-            // The scale, from two points of Max.
+            // The scale, from two points of Max's line.
             let max = &lines[2].1;
             let unit = (max[0].1 - max[7].1) / (pick(2)[7] - pick(2)[0]);
             let zero = max[0].1 + unit * pick(2)[0];

@@ -1,4 +1,4 @@
-//! Every input counts: whatever number of a price file changes, what follows from it changes, in the direction it must.
+//! Every input matters: a change of any number in a price file changes the report, in the right direction.
 
 mod common;
 
@@ -9,7 +9,7 @@ use spillway_cost::CURRENT;
 
 const NAMES: [&str; 5] = ["base", "cbps", "max", "dm", "dm-cbps"];
 
-/// Other values for a number: of a zero, what is not zero.
+/// Other values for a number; for a zero, non-zero values.
 fn others(number: &Number) -> Vec<f64> {
     match number.value {
         0.0 => vec![0.5, 1.0],
@@ -98,7 +98,7 @@ proptest! {
                     true => prop_assert!(is > was, "{section}.{key} {name}: {was} {is}"),
                     false => prop_assert!(is == was, "{section}.{key} {name}: {was} {is}"),
                 }
-                // What is paid for power is no hardware.
+                // The cost of power is not hardware.
                 let hardware = of(&after, name, "hardware_usd") != of(&before, name, "hardware_usd");
                 prop_assert_eq!(hardware, key == "price_usd" && dearer.contains(&name));
             }

@@ -1,4 +1,4 @@
-//! Prices other than the program's: where the paper's numbers coincide, these do not.
+//! Prices other than the built-in files: numbers that coincide in the paper differ here.
 
 mod common;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use spillway_cost::{CURRENT, PAPER, figures, read, report};
 
-/// Subtotals of which no two are the same, for other years and another enclosure than they stand for.
+/// Subtotals that are all different, for other years and another enclosure than they cover.
 fn distinct() -> String {
     let changes = [
         ("configuration.base", "throughput", "[1, 2, 3]"),
@@ -20,7 +20,7 @@ fn distinct() -> String {
         ("configuration.max", "total_usd", "4200"),
         ("configuration.dm", "local_gib", "24"),
         ("configuration.dm", "remote_gib", "48"),
-        // The worst is not at the end.
+        // The largest loss is not at the last count.
         ("configuration.dm", "throughput", "[1, 2, 3, 3.2, 4.93, 5.88, 6.78, 7.2]"),
         ("configuration.dm", "hardware_usd", "2000"),
         ("configuration.dm", "total_usd", "2900"),
@@ -43,7 +43,7 @@ fn distinct() -> String {
         .fold(PAPER.to_owned(), |text, (section, key, to)| set(&text, section, key, to))
 }
 
-// By hand: power and cooling times 3/2; of a share three quarters once and a quarter twice, 1.25.
+// By hand: power and cooling times 3/2; three quarters of a share once and a quarter of it twice: 1.25.
 const BASE: f64 = 1000.0 + 900.0;
 const MAX: f64 = 3000.0 + 1800.0;
 const DM: f64 = 2250.0 + 1462.5;
@@ -137,7 +137,7 @@ fn parts_count_as_often_as_a_server_has_them() {
     assert!(close(more, 1.0 * 8760.0 * 3.0 * 1.54 * 0.146), "{more}");
 }
 
-/// The verdict on "what is derived is `relation` `says`", where 32 GiB is derived.
+/// The verdict on the claim that the derived 32 GiB is `relation` `says`.
 fn agrees(relation: &str, says: f64) -> bool {
     let claim = format!(
         "{CURRENT}\n[[claim]]\nwhere = \"here\"\nsentence = \"so it is\"\nsays = {says}\nunit = \"GiB\"\n{relation}\nfrom = [\"dm.remote_gib\"]\n"
@@ -202,7 +202,7 @@ fn lines_of_lists_over_several_lines() {
     assert!(error.starts_with(&format!("mine.toml line {first}: ")), "{first} {error}");
 }
 
-/// A chart's scale, from its lines and their numbers: height by value.
+/// A chart's scale: computes the height of a value, from the chart's lines and their numbers.
 fn scale(svg: &str) -> impl Fn(f64) -> f64 {
     let document = roxmltree::Document::parse(svg).expect("an SVG document");
     let ticks: Vec<(f64, f64)> = document
@@ -251,7 +251,7 @@ fn points_are_where_the_scale_says() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    // Servers pay for as many blades as their memory fills, begun ones in full.
+    // The cost includes whole blades: a partly filled blade counts in full.
     #[test]
     fn blades_are_bought_whole(blades in 1u32..64, capacity_gib in 300u32..5000) {
         let text = set(CURRENT, "blade", "capacity_gib", &capacity_gib.to_string());
@@ -265,7 +265,7 @@ proptest! {
         prop_assert!(close(derived(&report, "blade.filled"), 100.0 * filled));
     }
 
-    // As many instances fit as were made to fit, whatever the fractions.
+    // As many instances fit as the memory was made for, whatever the fractions.
     #[test]
     fn instances_fit_exactly(count in 4u32..40, shared in 1u32..95, instance_gib in 1u32..97) {
         let shared = f64::from(shared) / 100.0;

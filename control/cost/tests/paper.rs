@@ -5,7 +5,7 @@ mod common;
 use common::{close, derived, json, of};
 use spillway_cost::{CURRENT, PAPER, Value};
 
-/// What follows from the paper's numbers, worked out by hand here.
+/// Derivations from the paper's numbers, computed by hand.
 const DERIVED: [(&str, f64); 53] = [
     ("configurations", 5.0),
     ("base.fits", 4.0),
@@ -62,22 +62,22 @@ const DERIVED: [(&str, f64); 53] = [
     ("scale-out.gain_at_consolidation_price", 100.0 * (4868.0 / 3052.0 - 1.0)),
 ];
 
-/// What is made of a number of the paper.
+/// The role of a number of the paper.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Made {
-    /// Taken as it is.
+    /// Taken as an input.
     Input,
-    /// It follows from others.
+    /// Derived from other numbers.
     Derived,
-    /// One way of deriving it leads to it, another does not.
+    /// One derivation confirms it, another does not.
     Both,
-    /// It does not follow.
+    /// Not confirmed by any derivation.
     Contradicted,
 }
 use Made::{Both, Contradicted, Derived, Input};
 
-/// The numbers of the paper's cost sections, with words of their sentences: abstract and section 1 as far as they are about
-/// cost, sections 5 and 6 from where cost is evaluated.
+/// The numbers of the paper's cost sections, with words of their sentences: the abstract and section 1 as far as they
+/// are about cost, and sections 5 and 6 from the evaluation of cost on.
 const NUMBERS: [(&str, f64, Made); 45] = [
     ("can provide a 50% improvement", 50.0, Both),
     ("within 5% of a system", 5.0, Derived),
@@ -154,7 +154,7 @@ fn each_number_is_an_input_or_derived_or_a_contradiction() {
         let is_it = |it: &&spillway_cost::Claim| it.sentence.contains(words) && it.says == number;
         let claims: Vec<_> = report.claims.iter().filter(is_it).collect();
         assert!(!claims.is_empty(), "{number} of '{words}' is no claim");
-        // Of a number that is held against bounds too, the worst verdict counts.
+        // For a number that is also compared with bounds, the worst verdict counts.
         let worst = claims.iter().map(|it| match it.verdict {
             spillway_cost::Verdict::Derived => 0,
             spillway_cost::Verdict::DerivedAndContradicted => 1,
@@ -165,7 +165,7 @@ fn each_number_is_an_input_or_derived_or_a_contradiction() {
     }
 }
 
-/// Numbers in quoted sentences that say nothing about cost or size, by the word they stand in.
+/// Numbers in quoted sentences that are not about cost or size, by the word that contains them.
 const ASIDE: [&str; 3] = ["6128HE", "10GbE", "1-4"];
 
 #[test]
@@ -271,7 +271,7 @@ fn shares_of_a_blade_and_years_scale() {
     prices.set_blades_per_enclosure(4);
     prices.set_years(6);
     let report = serde_json::to_value(spillway_cost::report(&prices)).expect("JSON");
-    // A quarter of the share is fixed, and shared by a quarter of the servers: 7/4 of it.
+    // A quarter of the share is fixed. A quarter of the servers share it, so the share costs 7/4.
     assert!(close(of(&report, "dm", "hardware_usd"), 1680.0 + 542.0 * 1.75));
     assert!(close(of(&report, "dm", "operating_usd"), 2.0 * (754.0 + 76.0 * 1.75)));
     assert!(close(of(&report, "base", "total_usd"), 1680.0 + 2.0 * 754.0));
@@ -293,7 +293,7 @@ fn what_components_cost() {
         assert!(close(of(&report, name, "operating_usd"), years_usd(power_w)), "{name}");
         assert!(close(of(&report, name, "total_usd"), hardware + years_usd(power_w)), "{name}");
     }
-    // One server alone fills half of a blade and pays for all of it.
+    // One server alone fills half of a blade and pays for the whole blade.
     let alone = report["sharing"][0]["share_usd"].as_f64().expect("USD");
     assert!(close(alone, 6250.0 + 16.0 * 700.0 + years_usd(300.0 + 80.0)), "{alone}");
     assert_eq!(derived(&report, "scale-out.server_hardware"), 17450.0);

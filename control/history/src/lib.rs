@@ -24,8 +24,8 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
-    /// An hour of 100 clients at an interval of a second, in some 17 MiB; with more clients less time. Clients
-    /// that appear in only one sample take some 200 bytes more each.
+    /// An hour of 100 clients at an interval of a second, in some 17 MiB. With more clients the time is shorter. Each
+    /// client that appears in only one sample takes some 200 bytes more.
     fn default() -> Self {
         Self { samples: 3600, client_samples: 3600 * 100 }
     }
@@ -38,7 +38,7 @@ pub struct StoreLevels {
     pub total_pages: u64,
     /// Bytes that the store takes.
     pub memory_bytes: u64,
-    /// Of these, bytes that are free or only set aside.
+    /// Of these, bytes that are free or only reserved.
     pub free_frame_bytes: u64,
     /// Bytes of pages in the disk tier.
     pub disk_bytes: u64,
@@ -100,7 +100,7 @@ pub struct Sample {
     pub elapsed_ms: u64,
     /// The store.
     pub store: StoreLevels,
-    /// How many of the clients' samples are its own.
+    /// The number of entries in the list of clients that belong to this sample.
     pub clients: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A history says what a keeper of everything would, of what it still has.
+//! Compares a history with a model that keeps everything.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ fn counts_are_those_of_the_interval() {
     let mut history = History::new(BOUNDS);
     record(&mut history, &[(1, 100)]);
     record(&mut history, &[(1, 130), (2, 5)]);
-    // A counter that goes back is nothing.
+    // A counter that decreases counts as no activity.
     record(&mut history, &[(1, 10), (2, 5)]);
     let puts: Vec<_> = all(&history, 0).1.iter().map(|client| (client.id.0, client.puts)).collect();
     assert_eq!(puts, [(1, 0), (1, 30), (2, 5), (1, 0), (2, 0)]);
@@ -66,7 +66,7 @@ fn the_oldest_goes_when_there_are_too_many() {
     assert_eq!(numbers(0), [4, 5, 6, 7, 8, 9, 10, 11]);
     assert_eq!(numbers(9), [10, 11]);
     assert!(numbers(11).is_empty() && numbers(12).is_empty());
-    // Many clients leave room for fewer samples; more than there is room for are left out.
+    // More clients leave room for fewer samples. Clients beyond the limit are omitted.
     record(&mut history, &(0..15).map(|id| (id, 0)).collect::<Vec<_>>());
     assert_eq!(history.oldest(), 7);
     record(&mut history, &(0..30).map(|id| (id, 0)).collect::<Vec<_>>());
@@ -113,7 +113,7 @@ proptest! {
             prop_assert!(history.newest() + 1 - history.oldest() <= BOUNDS.samples as u64);
             for &(id, puts) in &clients {
                 let known = before.insert(id, (puts, number));
-                // Of one that was away for as long as the history goes back, everything is new.
+                // A client that was absent for the whole history counts as new.
                 let known = known.filter(|&(_, last)| last >= history.oldest());
                 let was = known.map_or(if number == 1 { puts } else { 0 }, |(was, _)| was);
                 everything.push((number, id, puts, puts.saturating_sub(was)));

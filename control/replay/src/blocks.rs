@@ -1,5 +1,5 @@
-//! Readers of traces from files. Three formats are known by their first line: recordings of our own ([`recorded`]), and two
-//! of public block traces, where what a client's disk was asked becomes what its memory is asked.
+//! Readers of trace files. The first line selects one of three formats: Spillway's own recordings ([`recorded`]), and
+//! two of public block traces, whose disk accesses stand for memory accesses.
 //!
 //! A line of a block trace is a request; each page of 4096 bytes that it touches is an access:
 //!
@@ -21,7 +21,7 @@ use crate::trace::{KEYS_MAX, Trace};
 
 /// Largest request, bytes.
 const REQUEST_BYTES_MAX: u64 = 64 << 20;
-/// A longer pause between two requests is taken for this, ns: nobody computes for so long between two pages.
+/// Limit of the pause between two requests, ns: longer pauses are idle time, not computing.
 const THINK_NS_MAX: u64 = 1_000_000_000;
 /// The first line of a CloudPhysics trace.
 const CLOUDPHYSICS: &str = "version,time,op,size,lbn";
@@ -41,11 +41,11 @@ enum Format {
     Msr,
 }
 
-/// Reads a trace of a client with `local_pages` of its own memory. A recording is of what a client asked beside its
-/// memory: to it the two do not matter.
+/// Reads a trace of a client with `local_pages` of its own memory. A recording contains only the accesses beyond that
+/// memory, so it ignores `local_pages` and `keys`.
 ///
 /// # Errors
-/// The first line that is not understood, and those of `input`.
+/// The first invalid line, and errors of `input`.
 pub fn read(input: impl BufRead, name: &str, local_pages: u32, keys: Keys) -> Result<Trace, Error> {
     let mut local = Local::new(name, local_pages, keys);
     let mut pages = HashMap::new();
@@ -120,7 +120,7 @@ fn parse_msr(line: &str) -> Result<Request, &'static str> {
         _ => return Err("Type is neither Read nor Write"),
     };
     let time = number(time).ok_or("Timestamp is not a number")?;
-    // Times count from 1601, which is more nanoseconds than fit.
+    // Times count from 1601: the nanoseconds overflow, and only differences are used.
     request(
         Some(time.wrapping_mul(100)),
         number(offset),

@@ -1,27 +1,27 @@
-//! What a run is given beside its traces: what requests cost, and on what terms clients are served.
+//! Parameters of a run beside its traces: the costs of requests, and the clients' limits.
 
 use spillway_manager::UNLIMITED;
 
-/// What requests take, and how the node is run.
+/// Times of requests, and settings of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// A page put into the node, ns.
+    /// Time to put a page into the node, ns.
     pub put_ns: u64,
-    /// A page got from the node, ns.
+    /// Time to get a page from the node, ns.
     pub hit_ns: u64,
-    /// A page read from the client's disk, ns.
+    /// Time to read a page from the client's disk, ns.
     pub disk_read_ns: u64,
-    /// What a client waits for a page that goes to its disk, ns: writes are queued and need not be waited for one
-    /// by one.
+    /// Time that a client waits for a page to be written to its disk, ns. Writes are queued, so this is less than the
+    /// time of a single write.
     pub disk_write_ns: u64,
-    /// Between two looks of the manager, ns.
+    /// Time between two samples of the manager, ns.
     pub interval_ns: u64,
-    /// Pages that a client above its target gives back in an interval at most.
+    /// Most pages that a client above its target gives back in an interval.
     pub reclaim_pages: u64,
 }
 
 impl Costs {
-    /// The costs beside a disk that reads a page in `disk_us`.
+    /// The costs with a disk that reads a page in `disk_us`.
     pub const fn with_disk(disk_us: u64) -> Self {
         Self {
             put_ns: 5_000,
@@ -34,14 +34,14 @@ impl Costs {
     }
 }
 
-/// What an operator says of a client.
+/// The operator's settings for a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// The most that it may hold, pages.
+    /// Most pages that it may hold.
     pub cap_pages: u64,
-    /// What it may hold at any time, pages.
+    /// Pages that it may always hold.
     pub floor_pages: u64,
-    /// What its stalls count, beside 1 for others.
+    /// The weight of its stalls; 1 by default.
     pub weight: u32,
 }
 

@@ -1,8 +1,8 @@
 //! Clients, a node and the memory manager, in virtual time.
 //!
-//! Each client computes, makes requests, and waits for them; the one that is furthest behind goes next. At the end
-//! of each interval the manager ([`spillway_manager::Manager`], as the daemon runs it) samples the clients and sets
-//! their targets. Nothing else happens in between, so that the same traces give the same run.
+//! Each client computes, makes requests, and waits for them; the client whose clock is furthest behind runs next. At
+//! the end of each interval the manager ([`spillway_manager::Manager`], as in the daemon) samples the clients and sets
+//! their targets. Nothing depends on anything else, so the same traces give the same run.
 
 use spillway_manager::{Change, ManagedClient, Manager, Policy, UNLIMITED};
 use spillway_reuse::Sampler;
@@ -14,10 +14,10 @@ use crate::oracle::{Future, Shares};
 use crate::report::{ClientReport, Report, Sums};
 use crate::trace::{Step, Trace};
 
-/// Parts of an interval after which clients above their targets give pages back.
+/// Clients above their targets give pages back this many times per interval.
 const RECLAIMS: u64 = 10;
 
-/// Who sets the targets.
+/// The component that sets the targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Who {
     /// The memory manager, by a policy.
@@ -38,7 +38,7 @@ struct ReplayClient<'a> {
     done: bool,
 }
 
-/// A run under way.
+/// A run in progress.
 struct Run<'a> {
     costs: Costs,
     total_pages: u64,
@@ -47,7 +47,7 @@ struct Run<'a> {
     sums: Sums,
 }
 
-/// Runs traces on a node of `total_pages`. `futures` are of the same traces, in their order.
+/// Runs traces on a node of `total_pages`. `futures` must belong to the same traces, in their order.
 pub fn run(
     who: Who,
     total_pages: u64,
@@ -83,7 +83,7 @@ impl Run<'_> {
     fn go(&mut self, who: Who, terms: &[Terms]) {
         let policy = if let Who::Policy(policy) = who { policy } else { Policy::Greedy };
         let mut manager = Manager::new(policy);
-        // The clients are there before they ask for anything.
+        // The clients exist before their first requests.
         let first = manager.first_target_pages(self.total_pages) / self.clients.len().max(1) as u64;
         for (client, its) in terms.iter().enumerate() {
             let first = if policy == Policy::Greedy { UNLIMITED } else { first };
@@ -107,7 +107,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lets all clients go on to a moment, the one that is furthest behind first.
+    /// Runs all clients until a time, the one that is furthest behind first.
     fn go_until(&mut self, end_ns: u64) {
         loop {
             let times: Vec<_> = (self.clients.iter().enumerate())
@@ -119,7 +119,7 @@ impl Run<'_> {
                 return;
             };
             let others = times.iter().filter(|it| it.0 != first).map(|it| it.1).min();
-            // One step at least, and then as long as it is behind.
+            // At least one step, then more as long as it is behind.
             let until_ns = others.unwrap_or(end_ns).min(end_ns);
             loop {
                 self.step(first);
@@ -206,7 +206,7 @@ impl Run<'_> {
         }
     }
 
-    /// What the clients will ask soon.
+    /// The clients' next requests.
     fn shares(&self) -> Shares {
         let clients = self.clients.iter();
         Shares::new(
@@ -216,7 +216,7 @@ impl Run<'_> {
         )
     }
 
-    /// The oracle's interval.
+    /// Sets the oracle's targets for an interval.
     fn foresee(&mut self, terms: &[Terms]) {
         let used = (0..terms.len()).map(|at| self.node.statistics(at).used_pages);
         let best = self.shares().best(terms, &used.collect::<Vec<_>>());
@@ -230,7 +230,7 @@ impl Run<'_> {
         }
     }
 
-    /// How close the shares of now come to the best.
+    /// Measures how close the current shares come to the best.
     fn measure(&mut self, who: Who) {
         let now_ns = self.clients.iter().filter(|it| !it.done).map(|it| it.now_ns).min();
         let Some(now_ns) = now_ns else { return };
@@ -240,7 +240,7 @@ impl Run<'_> {
         let shares = self.shares();
         let used: Vec<_> = (0..self.clients.len()).map(|at| self.node.statistics(at)).collect();
         let all: u64 = used.iter().map(|its| its.used_pages).sum();
-        // What a client could hold: its target, as far as the others leave room.
+        // What a client can hold: its target, limited by the memory that the others leave.
         let free = self.total_pages.saturating_sub(all);
         let reach = used.iter().map(|its| its.target_pages.min(its.used_pages + free));
         let part = shares.part_of_best(&reach.collect::<Vec<_>>());
@@ -268,7 +268,7 @@ impl Run<'_> {
     }
 }
 
-/// Spreads keys as the store's hash does, without its secret.
+/// Spreads keys like the store's hash, but without a secret.
 #[inline]
 const fn hash(key: u32) -> u64 {
     let mut mixed = (key as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);

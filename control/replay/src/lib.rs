@@ -6,7 +6,7 @@
 //! Traces + Policy + Costs     --engine (Node, Manager, Sampler, virtual clocks)-->  Report
 //! ```
 //!
-//! Manager, policies and sampler are those of production. The store is counted to the page ([`node`]).
+//! Manager, policies and sampler are those of production. A model with page accuracy stands for the store ([`node`]).
 
 #![forbid(unsafe_code)]
 

@@ -2,16 +2,16 @@
 
 use std::io::BufRead;
 
-/// Longest line that is read, bytes.
+/// Longest line, bytes.
 const LINE_BYTES_MAX: u64 = 1024;
 
-/// What a trace can't be read for.
+/// Why a trace can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file can't be read.
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    /// A line that is not understood.
+    /// An invalid line.
     #[error("line {line}: {reason}")]
     Line {
         /// Its number, from 1.
@@ -19,7 +19,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// There is no request in it.
+    /// There is no request.
     #[error("there is no request in it")]
     Empty,
 }
@@ -36,12 +36,12 @@ impl<R: BufRead> Lines<R> {
         Self { input, line: String::new(), number: 0 }
     }
 
-    /// The number of the line that was given last, from 1.
+    /// The number of the last line that was read, from 1.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// The next one, without the blanks around it.
+    /// The next line, trimmed.
     pub(crate) fn next(&mut self) -> Result<Option<&str>, Error> {
         self.number += 1;
         self.line.clear();
@@ -59,7 +59,7 @@ impl<R: BufRead> Lines<R> {
     }
 }
 
-/// The fields between commas, when they are so many.
+/// The fields between commas, if there are exactly `N`.
 pub(crate) fn fields<const N: usize>(line: &str) -> Option<[&str; N]> {
     let mut fields = line.split(',');
     let mut taken = [""; N];

@@ -1,7 +1,7 @@
-//! A client's own memory: accesses to pages go in, what it asks of the store comes out.
+//! A client's own memory: turns accesses to pages into requests to the store.
 //!
-//! Least recently used pages leave. What a key means is the client's way ([`Keys`]): the pager and the
-//! libraries name pages, a kernel that swaps names slots of its disk.
+//! The least recently used page leaves. The meaning of a key depends on the kind of client ([`Keys`]): the pager and
+//! the libraries use pages, a kernel that swaps uses slots of its disk.
 
 use crate::trace::{Event, KEYS_MAX, Step, Trace};
 
@@ -9,17 +9,16 @@ const NONE: u32 = u32::MAX;
 /// Slots of a cluster of a swap disk: Linux discards whole clusters of 2 MiB.
 const CLUSTER: u32 = 512;
 
-/// What a client's keys are.
+/// The meaning of a client's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// Its pages. One that is read back is taken out of the store, and put again when it leaves.
+    /// Its pages. A page that is read back is removed from the store, and put again when it leaves.
     Pages,
-    /// Slots of a swap disk of which the store hears when one is free, as Linux's frontswap told it. One that is read
-    /// back stays valid until its page is written.
+    /// Slots of a swap disk. The store is told when a slot is free, as by Linux's frontswap. A slot that was read back
+    /// stays valid until its page is written.
     Frontswap,
-    /// Slots of a swap disk. One that is read back stays valid until its page is written; then the slot is free
-    /// without a word to the store, which hears of it when the slot is written again or its whole cluster is
-    /// discarded.
+    /// Slots of a swap disk. A slot that was read back stays valid until its page is written; then the slot is free.
+    /// The store is not told: it notices when the slot is written again or its whole cluster is discarded.
     Slots,
 }
 
@@ -35,7 +34,7 @@ struct Page {
 
 const UNTOUCHED: Page = Page { newer: NONE, older: NONE, slot: NONE, resident: false, far: false };
 
-/// A client's memory of some frames, with the trace that it leaves.
+/// A client's memory of a number of frames, and the trace so far.
 #[derive(Debug)]
 pub struct Local {
     frames: u32,
@@ -65,18 +64,18 @@ impl Local {
         }
     }
 
-    /// The trace so far.
+    /// Ends the program, and returns its trace.
     pub fn finish(mut self) -> Trace {
         self.exit();
         self.trace
     }
 
-    /// Does nothing for some time.
+    /// Idles for some time.
     pub fn sleep(&mut self, ms: u32) {
         self.emit(Step::Sleep(ms.min(KEYS_MAX - 1)));
     }
 
-    /// Begins something else.
+    /// Marks a shift of demand.
     pub fn shift(&mut self) {
         self.emit(Step::Shift);
     }
@@ -145,12 +144,12 @@ impl Local {
                 its.slot = slot;
                 self.emit(Step::Put(slot));
             }
-            // A clean page: its slot has it.
+            // The page is clean: its slot holds a copy.
             Keys::Frontswap | Keys::Slots => {}
         }
     }
 
-    /// Gives back the slot of a page that was written.
+    /// Frees the slot of a page that was written.
     fn free_slot(&mut self, page: u32) {
         let slot = core::mem::replace(&mut self.pages[page as usize].slot, NONE);
         let cluster = self.swap.free(slot);
@@ -164,7 +163,7 @@ impl Local {
     }
 
     fn emit(&mut self, step: Step) {
-        // Longer than a word holds: in parts.
+        // Split a time that does not fit into a word.
         while self.think_ns > u64::from(u32::MAX) {
             self.think_ns -= u64::from(u32::MAX);
             self.trace.events.push(Event::new(u32::MAX, Step::Sleep(0)));
@@ -196,7 +195,7 @@ impl Local {
     }
 }
 
-/// Slots of a swap disk, given out cluster by cluster as Linux does for a disk without seeks.
+/// Slots of a swap disk, allocated cluster by cluster like Linux does for a disk without seeks.
 #[derive(Debug, Default)]
 struct Swap {
     slots: Vec<bool>,
@@ -224,7 +223,7 @@ impl Swap {
         }
     }
 
-    /// A free cluster; else one of which most is free; else a new one.
+    /// A free cluster; else one of those with the most free slots; else a new one.
     fn next_cluster(&mut self) {
         let before = self.cluster;
         let free = self.free_clusters.pop_front().or_else(|| {
@@ -242,7 +241,7 @@ impl Swap {
         self.next = cluster * CLUSTER;
     }
 
-    /// Frees a slot. Gives the first slot of a cluster that is to be discarded.
+    /// Frees a slot. Returns the first slot of a cluster to discard.
     fn free(&mut self, slot: u32) -> Option<u32> {
         self.slots[slot as usize] = false;
         let cluster = slot / CLUSTER;
@@ -291,7 +290,7 @@ mod tests {
                 Step::Put(0),
                 Step::Put(1),
                 Step::Get(0),
-                // Page 0 leaves without a put; page 1 is written, so that its slot is free.
+                // Page 0 leaves without a put; page 1 is written, so its slot is free.
                 Step::Get(1),
                 Step::Put(2),
                 Step::Get(0),

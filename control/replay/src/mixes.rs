@@ -8,10 +8,10 @@ use crate::local::Keys;
 use crate::scenario::Scenario;
 use crate::work::{Phase, Work};
 
-/// How many there are.
+/// The number of mixes.
 pub const MIXES: u64 = 14;
 
-/// The mixes: 2 to 8 clients each, of programs, sizes, beginnings, keys and disks drawn from a seed.
+/// The mixes: 2 to 8 clients each. Programs, sizes, start times, keys and disks are drawn from a seed.
 pub fn mixes() -> Vec<Scenario> {
     (1..=MIXES).map(mix).collect()
 }
@@ -21,7 +21,7 @@ fn mix(number: u64) -> Scenario {
     let count = random.random_range(2..=8_u32);
     let disk_us = [150, 500, 1000, 3000][random.random_range(0..4)];
     let works: Vec<_> = (1..=count).map(|client| work(client, &mut random)).collect();
-    // Memory for a part of what lies beyond the clients' own.
+    // Memory for a part of the pages beyond the clients' own memory.
     let far: u64 = works.iter().map(|work| u64::from(far_pages(work))).sum();
     let percent = random.random_range(30..=90_u64);
     Scenario {
@@ -40,7 +40,7 @@ fn work(client: u32, random: &mut SmallRng) -> Work {
     let local_pages = pages * random.random_range(15..=60) / 100;
     let think_us = [10, 20, 40, 100][random.random_range(0..4)];
     let keys = [Keys::Pages, Keys::Frontswap, Keys::Slots][random.random_range(0..3)];
-    // Some 30 s of computing.
+    // About 30 s of computing.
     let touches = 30_000_000 / think_us;
     let skew = f64::from(random.random_range(0..=10_u32)) / 10.0;
     let zipf = |pages, touches| Phase::Zipf { start: 0, pages, skew, touches, writes: 30 };

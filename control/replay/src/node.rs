@@ -1,12 +1,12 @@
 //! A model of the store with page accuracy: which client holds which keys, and which puts are
 //! refused.
 //!
-//! It answers as `core/store` does for pages of persistent pools (tests/store.rs holds one to the other). The
-//! store itself is not used here: its frames come in chunks and its index takes memory, so that the moment at which
-//! it is full is no whole number of pages; and its hash has a secret, so that a run could not be repeated.
+//! It answers like `core/store` for pages of persistent pools (tests/store.rs compares the two). It does not use the
+//! store itself. The store's frames come in chunks and its index takes memory, so it is not full at a whole number of
+//! pages. And its hash has a secret, so a run could not be repeated.
 //!
-//! What a client holds beyond its target is written to its disk in the background, at a bounded rate: keys that
-//! were read back before others, the oldest put first.
+//! Pages that a client holds beyond its target are written to its disk in the background, at a bounded rate: first keys
+//! that were read back, then the oldest puts.
 
 use spillway_types::Statistics;
 
@@ -15,11 +15,11 @@ const NONE: u32 = u32::MAX;
 /// Where a key's page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Residency {
-    /// Not in memory: on the client's disk, or nowhere.
+    /// Not in memory: on the client's disk, or not stored.
     No,
-    /// Put and not read yet.
+    /// Put and not read since.
     Unread,
-    /// Read back since.
+    /// Read since the put.
     Read,
 }
 
@@ -39,7 +39,7 @@ struct List {
 
 const EMPTY: List = List { newest: NONE, oldest: NONE };
 
-/// What the node keeps of a client.
+/// The node's state of a client.
 #[derive(Debug)]
 struct NodeClient {
     entries: Vec<Entry>,
@@ -87,7 +87,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// An empty node of `total_pages`, with a client for each of `keys`: how many keys it has.
+    /// An empty node of `total_pages`. `keys` has each client's number of keys.
     pub fn new(total_pages: u64, keys: &[u32]) -> Self {
         let entry = Entry { newer: NONE, older: NONE, held: Residency::No };
         let client = |&keys: &u32| NodeClient {
@@ -104,12 +104,12 @@ impl Node {
         self.clients[client].statistics
     }
 
-    /// Sets how many pages a client may hold.
+    /// Sets the most pages that a client may hold.
     pub fn set_target(&mut self, client: usize, target_pages: u64) {
         self.clients[client].statistics.target_pages = target_pages;
     }
 
-    /// Puts a page; whether it was stored.
+    /// Puts a page. Returns whether it was stored.
     pub fn put(&mut self, client: usize, key: u32) -> bool {
         let its = &mut self.clients[client];
         its.statistics.puts += 1;
@@ -130,7 +130,7 @@ impl Node {
         true
     }
 
-    /// Gets a page; whether the node had it.
+    /// Gets a page. Returns whether the node had it.
     pub fn get(&mut self, client: usize, key: u32) -> bool {
         let its = &mut self.clients[client];
         its.statistics.gets += 1;
@@ -145,21 +145,21 @@ impl Node {
         hit
     }
 
-    /// Flushes a key; whether the node had its page.
+    /// Flushes a key. Returns whether the node had its page.
     pub fn flush(&mut self, client: usize, key: u32) -> bool {
         let had = self.drop_page(client, key);
         self.clients[client].statistics.flushed_pages += u64::from(had);
         had
     }
 
-    /// Flushes all that a client has.
+    /// Flushes all keys of a client.
     pub fn flush_all(&mut self, client: usize) {
         for key in 0..self.clients[client].entries.len() as u32 {
             self.flush(client, key);
         }
     }
 
-    /// Writes up to `pages_max` of what a client holds beyond its target to its disk.
+    /// Writes up to `pages_max` of the pages beyond a client's target to its disk.
     pub fn reclaim(&mut self, client: usize, pages_max: u64) {
         let debt_pages = self.clients[client].statistics.debt_pages();
         for _ in 0..debt_pages.min(pages_max) {

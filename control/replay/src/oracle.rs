@@ -1,6 +1,6 @@
 //! An oracle that knows each client's future requests.
 //!
-//! It has the exact distances of a trace's gets, knows which pages will be used again, and divides the node so that
+//! It knows the exact reuse distances of a trace's gets and which pages will be used again. It divides the node so that
 //! the clients make the most progress in the next seconds.
 
 use spillway_manager::hull::{Segment, hull, share};
@@ -9,24 +9,24 @@ use spillway_reuse::{BUCKETS, bucket, bucket_pages};
 use crate::costs::{Costs, Terms};
 use crate::trace::{Step, Trace};
 
-/// Time of a client's own, computing or sleeping, between two marks, ns.
+/// A client's own time (computing or sleeping) between two marks, ns.
 const MARK_NS: u64 = 250_000_000;
-/// Marks that it looks ahead.
+/// How many marks it looks ahead.
 const AHEAD: usize = 16;
-/// Seconds that it looks ahead.
+/// How many seconds it looks ahead.
 const AHEAD_S: f64 = AHEAD as f64 * MARK_NS as f64 / 1e9;
 
-/// What a trace will ask, told beforehand.
+/// A trace's future requests.
 #[derive(Clone, Debug)]
 pub struct Future {
     /// The event at which each mark lies.
     marks: Vec<usize>,
-    /// Gets by the bucket of their distance, up to each mark.
+    /// Gets by the bucket of their reuse distance, cumulative up to each mark.
     gets: Vec<[u32; BUCKETS]>,
 }
 
 impl Future {
-    /// Goes through a trace.
+    /// Analyses a trace.
     pub fn of(trace: &Trace) -> Self {
         let wanted = wanted_again(trace);
         let mut order = Order::new(trace.keys as usize);
@@ -60,7 +60,7 @@ impl Future {
         future
     }
 
-    /// Gets of the next seconds, by the bucket of their distance.
+    /// Gets of the next seconds, by the bucket of their reuse distance.
     pub(crate) fn soon(&self, at: usize) -> [u32; BUCKETS] {
         let first = self.marks.partition_point(|&mark| mark < at).min(self.marks.len() - 1);
         let last = (first + AHEAD).min(self.marks.len() - 1);
@@ -68,7 +68,7 @@ impl Future {
     }
 }
 
-/// For each event whether the next one of its key is a get.
+/// For each event, whether the next event of its key is a get.
 fn wanted_again(trace: &Trace) -> Vec<bool> {
     let mut next = vec![false; trace.keys as usize];
     let mut wanted = vec![false; trace.events.len()];
@@ -78,7 +78,7 @@ fn wanted_again(trace: &Trace) -> Vec<bool> {
                 wanted[at] = core::mem::replace(&mut next[key as usize], false);
             }
             Step::Get(key) => wanted[at] = core::mem::replace(&mut next[key as usize], true),
-            // After it the key is flushed.
+            // A take also flushes the key.
             Step::Take(key) => next[key as usize] = true,
             Step::Exit => next.fill(false),
             Step::Sleep(_) | Step::Shift => {}
@@ -87,7 +87,7 @@ fn wanted_again(trace: &Trace) -> Vec<bool> {
     wanted
 }
 
-/// Keys in the order of their last use, counted by a Fenwick tree over places that are renumbered when used up.
+/// Keys in the order of their last use. A Fenwick tree counts them over positions, which are renumbered when used up.
 #[derive(Debug)]
 struct Order {
     place: Vec<u32>,
@@ -173,11 +173,11 @@ impl Order {
     }
 }
 
-/// What clients get done in the next seconds, by the pages that they have.
+/// The clients' progress in the next seconds, as a function of their pages.
 #[derive(Debug)]
 pub(crate) struct Shares {
     total_pages: u64,
-    /// For each client its rate, 1 in memory enough, at some counts of pages.
+    /// For each client its rate of progress at some numbers of pages; 1 with enough memory.
     rates: Vec<Vec<(u64, f64)>>,
 }
 
@@ -186,8 +186,8 @@ impl Shares {
         Self { total_pages, rates: soon.iter().map(|gets| rates(costs, gets)).collect() }
     }
 
-    /// The shares with which most gets done, for clients that hold `used_pages`: what they would have to read again
-    /// counts against a change. What nobody has a use for is free for all.
+    /// The shares with the most progress, for clients that hold `used_pages`. The pages that they would have to read
+    /// again count against a change. Pages that no client needs are divided equally.
     pub(crate) fn best(&self, terms: &[Terms], used_pages: &[u64]) -> Vec<u64> {
         let hulls: Vec<_> = (self.rates.iter().zip(used_pages))
             .map(|(rates, &used)| {
@@ -211,7 +211,7 @@ impl Shares {
         best
     }
 
-    /// How much gets done with these shares, of what could be: of the difference that memory makes.
+    /// The progress with these shares, as a part of the best: of the difference that memory makes.
     pub(crate) fn part_of_best(&self, shares: &[u64]) -> f64 {
         let start: f64 = self.rates.iter().map(|rates| rates[0].1).sum();
         let sum = |shares: &[u64]| -> f64 {
@@ -224,7 +224,7 @@ impl Shares {
     }
 }
 
-/// The rates of a client that asks so: at the corners of its curve's hull, and between them.
+/// The rates of a client with these gets: at the corners of its curve's hull, and between them.
 fn rates(costs: &Costs, gets: &[u32; BUCKETS]) -> Vec<(u64, f64)> {
     let all = gets.iter().sum::<u32>();
     let rate = |served: f64| {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn distances_count_pages_that_are_wanted_again() {
-        // Key 1 is put and never got, so that it counts for nobody.
+        // Key 1 is put and never got, so it does not count.
         let steps = [
             Step::Put(0),
             Step::Put(1),
@@ -283,7 +283,7 @@ mod tests {
         let trace = Trace { name: "a".into(), events, keys: 4, accesses: 0 };
         let soon = Future::of(&trace).soon(0);
         let mut expected = [0; BUCKETS];
-        // 0 with 2 after it; 2 with 0 after it; 3 alone; 0 again, with nothing after it that is still wanted.
+        // 0 with 2 after it; 2 with 0 after it; 3 alone; 0 again, followed by no key that is still needed.
         expected[bucket(2)] = 2;
         expected[bucket(1)] = 2;
         assert_eq!(soon, expected);
@@ -297,7 +297,7 @@ mod tests {
         gets[bucket(100)] = 40_000;
         let shares = Shares::new(150, &costs, vec![gets; 2]);
         let terms = [Terms::default(); 2];
-        // With half of it both wait for nearly all of their time: one has all that it needs, and the rest is left.
+        // With half each, both would wait almost all the time. So one gets all that it needs, and the other the rest.
         let best = shares.best(&terms, &[0, 60]);
         assert_eq!(best, [39, 111], "a bucket reaches to 111");
         assert!(shares.part_of_best(&[111, 39]) > 0.99);

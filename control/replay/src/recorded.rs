@@ -1,14 +1,14 @@
-//! Reader of what `spillway run --record` writes: what the pagers of a run asked of their stores.
+//! Reader of the output of `spillway run --record`: the requests of a run's pagers to their stores.
 //!
-//! The first line is [`HEADER`]; each other one is a request: `time_ns`, by the machine's monotonic clock; `op`; and `page`, a
-//! number that a page has from when it leaves until its copy is gone. The ops:
+//! The first line is [`HEADER`]. Each other line is a request: `time_ns`, by the machine's monotonic clock; `op`; and
+//! `page`, a number that identifies a page from when it leaves until its copy is dropped. The ops:
 //!
 //! - `out`: the page leaves, a put;
-//! - `take`: it comes back, and the store keeps nothing of it;
-//! - `get`: it comes back, and its copy stays, so that it may leave again without a line;
-//! - `free`: its copy is not wanted any more.
+//! - `take`: it comes back, and the store keeps no copy;
+//! - `get`: it comes back, and its copy stays, so it may leave again without a line;
+//! - `free`: its copy is dropped.
 //!
-//! A page that comes back without having left was inherited by a fork, or its line is lost: there is no request of it.
+//! A page that comes back without having left was inherited by a fork, or its line was lost. Such lines are ignored.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -18,7 +18,7 @@ use crate::trace::{Event, KEYS_MAX, Step, Trace};
 
 /// The first line.
 pub const HEADER: &str = "time_ns,op,page";
-/// A longer pause between two requests is taken for this, ns: nobody computes for so long between two pages.
+/// Limit of the pause between two requests, ns: longer pauses are idle time, not computing.
 const THINK_NS_MAX: u64 = 1_000_000_000;
 
 /// Reads the lines after the first.
@@ -33,7 +33,7 @@ pub(crate) fn read(lines: &mut Lines<impl BufRead>, name: &str) -> Result<Trace,
         let parsed = parse(line);
         let error = |reason| Error::Line { line: lines.number(), reason };
         let Line { at_ns, op, page } = parsed.map_err(error)?;
-        // Tasks note what they do as they come to it: times may go back a little.
+        // Tasks record requests independently, so times may go back a little.
         think_ns += at_ns.saturating_sub(last_ns.unwrap_or(at_ns)).min(THINK_NS_MAX);
         last_ns = Some(at_ns.max(last_ns.unwrap_or(0)));
         let step = match op {
@@ -49,7 +49,7 @@ pub(crate) fn read(lines: &mut Lines<impl BufRead>, name: &str) -> Result<Trace,
             Op::Free => keys.end(page).map(Step::Flush),
         };
         let Some(step) = step else { continue };
-        // What is longer than a word holds is no time of computing between two pages.
+        // Limit the time to what a word holds.
         let event = Event::new(think_ns.min(u32::MAX.into()) as u32, step);
         trace.accesses += u64::from(!matches!(step, Step::Flush(_)));
         trace.events.push(event);
@@ -63,7 +63,7 @@ pub(crate) fn read(lines: &mut Lines<impl BufRead>, name: &str) -> Result<Trace,
     Ok(trace)
 }
 
-/// Keys of pages that are in the store. Those of pages that have gone are used again.
+/// Keys of pages in the store. Keys of dropped pages are reused.
 #[derive(Default)]
 struct Keys {
     places: HashMap<u64, u32>,
@@ -138,7 +138,8 @@ mod tests {
         )
         .unwrap();
         let steps: Vec<_> = trace.events.iter().map(|event| event.step()).collect();
-        // The key of page 70 is used again by page 90, and that of page 80 by what leaves under its number later.
+        // Page 90 reuses the key of page 70. The key of page 80 is reused by the page that leaves under this number
+        // later.
         let expected = [
             Step::Put(0),
             Step::Put(1),

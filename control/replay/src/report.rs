@@ -2,7 +2,7 @@
 
 use spillway_types::Statistics;
 
-/// How much of what the oracle's shares are worth counts as having settled.
+/// The part of the oracle's progress at which the shares count as settled.
 const SETTLED: f64 = 0.9;
 
 /// A run.
@@ -12,12 +12,12 @@ pub struct Report {
     pub policy: String,
     /// The clients, in order.
     pub clients: Vec<ClientReport>,
-    /// When the last client was done, s.
+    /// When the last client ended, s.
     pub end_s: f64,
-    /// Pages of targets that changed in an interval, mean, in pages.
+    /// Mean change of targets in an interval, pages.
     pub churn_pages: f64,
-    /// For each shift of demand the intervals until the shares were worth `SETTLED` of the oracle's; one that
-    /// never came there has those until the next shift or the end.
+    /// For each shift of demand, the number of intervals until the shares reached `SETTLED` of the oracle's progress.
+    /// If they never did, the intervals until the next shift or the end.
     pub settled_intervals: Vec<f64>,
 }
 
@@ -26,13 +26,13 @@ pub struct Report {
 pub struct ClientReport {
     /// Its name.
     pub name: String,
-    /// Time that it computed, ns: its running time in memory enough.
+    /// Time that it computed, ns: its running time with enough memory.
     pub compute_ns: u64,
     /// Time that it waited for pages, ns.
     pub stall_ns: u64,
-    /// Its running time beside that in memory enough; sleep counts in neither.
+    /// Its running time as a multiple of that with enough memory; sleep counts in neither.
     pub slowdown: f64,
-    /// What it asked.
+    /// Its counters in the store.
     pub statistics: Statistics,
 }
 
@@ -77,14 +77,14 @@ impl Report {
         if squares > 0.0 { sum * sum / (squares * self.clients.len() as f64) } else { 1.0 }
     }
 
-    /// Intervals until a shift was followed, in the mean; none without a shift.
+    /// Mean number of intervals until the shares settled after a shift; `None` without a shift.
     pub fn settled_mean(&self) -> Option<f64> {
         let count = self.settled_intervals.len();
         (count > 0).then(|| self.settled_intervals.iter().sum::<f64>() / count as f64)
     }
 }
 
-/// What is counted while a run goes on.
+/// Sums over a run in progress.
 #[derive(Debug)]
 pub(crate) struct Sums {
     changed_pages: f64,
@@ -99,13 +99,13 @@ impl Sums {
         Self { changed_pages: 0.0, shifted_ns: None, settled: Vec::new(), total_pages, interval_ns }
     }
 
-    /// A target changes. One without limit counts as the whole node.
+    /// Records a change of a target. A target without limit counts as the whole node.
     pub(crate) fn change(&mut self, was: u64, is: u64) {
         let within = |target: u64| target.min(self.total_pages);
         self.changed_pages += within(was).abs_diff(within(is)) as f64;
     }
 
-    /// Demand shifts. Shifts within an interval are one.
+    /// Records a shift of demand. Shifts within an interval count as one.
     pub(crate) fn shift(&mut self, now_ns: u64) {
         match self.shifted_ns {
             Some(before_ns) if now_ns.saturating_sub(before_ns) < self.interval_ns => {}
@@ -120,7 +120,7 @@ impl Sums {
         self.shifted_ns.is_some()
     }
 
-    /// What part of the best the shares of now are worth.
+    /// Records the current shares' part of the best progress.
     pub(crate) fn reached(&mut self, now_ns: u64, part: f64) {
         if part >= SETTLED {
             self.settle(now_ns, self.interval_ns);

@@ -1,6 +1,6 @@
 //! Scenarios: clients, their programs and the node that they share.
 //!
-//! Sizes are those of the papers over 16: a page here stands for 64 KiB there.
+//! Sizes are the papers' divided by 16: a page here stands for 64 KiB there.
 
 use crate::costs::{Costs, Terms};
 use crate::local::Keys;
@@ -8,7 +8,7 @@ use crate::oracle::Future;
 use crate::trace::Trace;
 use crate::work::{Phase, Work};
 
-/// Pages of a mebibyte of the papers.
+/// Pages here that stand for a mebibyte of the papers.
 const MIB: u32 = 16;
 
 /// Clients that share a node.
@@ -20,7 +20,7 @@ pub struct Scenario {
     pub about: String,
     /// Pages of the node.
     pub total_pages: u64,
-    /// What requests take.
+    /// The times of requests.
     pub costs: Costs,
     /// The clients' programs.
     pub works: Vec<Work>,
@@ -31,14 +31,14 @@ pub struct Scenario {
 pub struct Prepared {
     /// A trace for each client.
     pub traces: Vec<Trace>,
-    /// What they will ask.
+    /// Their future requests.
     pub futures: Vec<Future>,
-    /// What the operator says of each.
+    /// The operator's settings for each.
     pub terms: Vec<Terms>,
 }
 
 impl Scenario {
-    /// Makes the traces. The same seed gives the same.
+    /// Generates the traces. The same seed gives the same traces.
     pub fn prepare(&self, seed: u64) -> Prepared {
         let numbered = self.works.iter().enumerate();
         let traces: Vec<_> =
@@ -61,7 +61,7 @@ fn zipf(start: u32, pages: u32, skew: f64, touches: u32) -> Phase {
     Phase::Zipf { start, pages, skew, touches, writes: 30 }
 }
 
-/// A service that looks up some pages of its 640 MiB more often than others, after a while.
+/// A service that starts after a while, and looks up some pages of its 640 MiB more often than others.
 fn service(name: &str, after_ms: u32, skew: f64, touches: u32) -> Work {
     let phases =
         vec![Phase::Fill { start: 0, pages: 640 * MIB }, zipf(0, 640 * MIB, skew, touches)];
@@ -69,7 +69,7 @@ fn service(name: &str, after_ms: u32, skew: f64, touches: u32) -> Work {
     work(name, 256 * MIB, 20, phases)
 }
 
-/// ALS over ratings in memory: a data set is loaded, then gone through with look-ups in the factors.
+/// ALS over ratings in memory: it loads a data set, then scans it with look-ups in the factors.
 fn analytics(data: u32, passes: u32) -> Vec<Phase> {
     let factors = data / 4;
     vec![
@@ -78,7 +78,7 @@ fn analytics(data: u32, passes: u32) -> Vec<Phase> {
     ]
 }
 
-/// PageRank: edges are loaded and gone through, vertices are touched by the degree of their fame.
+/// PageRank: it loads edges and scans them, and touches vertices in proportion to their degree.
 fn graph(edges: u32, vertices: u32, passes: u32) -> Vec<Phase> {
     vec![
         Phase::Fill { start: 0, pages: edges },

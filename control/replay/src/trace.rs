@@ -1,31 +1,31 @@
-//! A client's requests to a store, in order: those of its far memory, with the computing time between them.
+//! A client's requests to a store, in order, with the computing time between them.
 
-/// Bits of [`Event`] that say what is asked.
+/// Position of the bits of [`Event`] that say which step it is.
 const VERB_SHIFT: u32 = 29;
 
-/// Keys of a trace are below this: 2 TiB of pages.
+/// Limit of the keys of a trace: 2 TiB of pages.
 pub const KEYS_MAX: u32 = 1 << VERB_SHIFT;
 
-/// What a client does.
+/// A step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Puts the page of a key.
     Put(u32),
-    /// Gets the page of a key, which stays where it is.
+    /// Gets the page of a key, which stays in the store.
     Get(u32),
-    /// Gets the page of a key and flushes it: the client keeps no copy below.
+    /// Gets the page of a key and flushes it.
     Take(u32),
     /// Flushes a key.
     Flush(u32),
-    /// Does nothing for so many milliseconds.
+    /// Idles for this many milliseconds.
     Sleep(u32),
-    /// Begins to do something else: the demand of the node has shifted.
+    /// Marks a shift of demand on the node.
     Shift,
-    /// Ends its program: all its keys are flushed.
+    /// Ends its program: flushes all its keys.
     Exit,
 }
 
-/// A step after some computing, packed.
+/// A step after some computing, packed into two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Time that the client computes before the step, ns.
@@ -48,7 +48,7 @@ impl Event {
         Self { think_ns, code: verb << VERB_SHIFT | operand & (KEYS_MAX - 1) }
     }
 
-    /// What is done.
+    /// The step.
     #[inline]
     pub const fn step(self) -> Step {
         let operand = self.code & (KEYS_MAX - 1);
@@ -64,21 +64,21 @@ impl Event {
     }
 }
 
-/// A client's requests from its beginning to its end.
+/// A client's requests from start to end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// Its name.
     pub name: String,
-    /// What it does, in order.
+    /// Its steps, in order.
     pub events: Vec<Event>,
     /// Keys are below this.
     pub keys: u32,
-    /// Accesses to pages that the events stem from, those to local memory included.
+    /// Accesses to pages that the events come from, including those to local memory.
     pub accesses: u64,
 }
 
 impl Trace {
-    /// Time that the client computes in all, ns: its running time in memory enough.
+    /// Total time that the client computes, ns: its running time with enough memory.
     pub fn compute_ns(&self) -> u64 {
         self.events.iter().map(|event| u64::from(event.think_ns)).sum()
     }

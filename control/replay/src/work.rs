@@ -7,70 +7,70 @@ use rand_distr::{Distribution, Zipf};
 use crate::local::{Keys, Local};
 use crate::trace::Trace;
 
-/// A part of what a program does. Pages are counted from 0; a touch of a page stands for all that is done with its
-/// 4096 bytes at that moment, so that it takes microseconds.
+/// A part of a program. Pages count from 0. A touch of a page stands for all the work on its 4096 bytes at that moment,
+/// so it takes microseconds.
 #[derive(Clone, Debug)]
 pub enum Phase {
-    /// Writes pages one after the other, as when a data set is loaded.
+    /// Writes pages in order, like loading a data set.
     Fill {
         /// The first page.
         start: u32,
-        /// How many.
+        /// The number of pages.
         pages: u32,
     },
-    /// Goes through pages in order, several times.
+    /// Scans pages in order, several times.
     Scan {
         /// The first page.
         start: u32,
-        /// How many.
+        /// The number of pages.
         pages: u32,
-        /// How often.
+        /// The number of scans.
         passes: u32,
-        /// Touches of a hundred that write.
+        /// Percentage of touches that write.
         writes: u8,
     },
-    /// Touches pages at random, some more often: rank r in proportion to 1 / r^skew; 0 is evenly.
+    /// Touches pages at random: the page of rank r in proportion to 1 / r^skew. A skew of 0 is uniform.
     Zipf {
         /// The first page.
         start: u32,
-        /// How many.
+        /// The number of pages.
         pages: u32,
         /// The exponent.
         skew: f64,
-        /// How many touches.
+        /// The number of touches.
         touches: u32,
-        /// Touches of a hundred that write.
+        /// Percentage of touches that write.
         writes: u8,
     },
-    /// Goes through pages in order and touches one of others at random after each: edges and vertices of a graph,
-    /// a data set and a model.
+    /// Scans pages in order, and after each touches one of other pages at random: edges and vertices of a graph, a data
+    /// set and a model.
     Join {
-        /// The first page that is gone through.
+        /// The first page of the scan.
         start: u32,
-        /// How many.
+        /// The number of pages.
         pages: u32,
-        /// How often.
+        /// The number of scans.
         passes: u32,
-        /// The first page of those at random; they follow a Zipf law of exponent 0.8, and are written.
+        /// The first of the random pages. They follow a Zipf distribution of exponent 0.8, and are written.
         others_start: u32,
-        /// How many.
+        /// The number of random pages.
         others: u32,
     },
-    /// Writes pages that are never looked at again, as a stream does: each beyond the one before, from `start`.
+    /// Writes pages that are never read again, like a stream: each after the previous one, from `start`.
     Stream {
         /// The first page.
         start: u32,
-        /// How many.
+        /// The number of pages.
         pages: u32,
     },
-    /// Does nothing.
+    /// Idles.
     Idle {
-        /// For so long, ms.
+        /// How long, ms.
         ms: u32,
     },
-    /// The demand of the node shifts here.
+    /// Marks a shift of demand on the node.
     Shift,
-    /// Ends the program and starts it anew: all pages are freed.
+    /// Ends the program and starts it again: frees all pages.
     Restart,
 }
 
@@ -81,16 +81,16 @@ pub struct Work {
     pub name: String,
     /// Its own memory, pages.
     pub local_pages: u32,
-    /// What its keys are.
+    /// The meaning of its keys.
     pub keys: Keys,
-    /// Computing for each touch of a page, ns.
+    /// Computing time for each touch of a page, ns.
     pub think_ns: u32,
-    /// What it does, in order.
+    /// Its phases, in order.
     pub phases: Vec<Phase>,
 }
 
 impl Work {
-    /// What it asks of a store. The same seed gives the same.
+    /// Its requests to a store. The same seed gives the same trace.
     pub fn trace(&self, seed: u64) -> Trace {
         let mut local = Local::new(self.name.as_str(), self.local_pages, self.keys);
         let mut random = SmallRng::seed_from_u64(seed);
@@ -144,16 +144,16 @@ fn writes_now(random: &mut SmallRng, per_cent: u8) -> bool {
     }
 }
 
-/// Pages by a Zipf law, the frequent ones spread over the range.
+/// Pages by a Zipf distribution, with the frequent ones spread over the range.
 struct Ranks {
     law: Option<Zipf<f32>>,
     pages: u32,
-    /// Odd and without a factor in common with the number of pages.
+    /// Odd, and coprime to the number of pages.
     step: u64,
 }
 
 impl Ranks {
-    /// None of no pages.
+    /// `None` for 0 pages.
     fn new(pages: u32, skew: f64) -> Option<Self> {
         let law = if skew > 0.0 { Zipf::new(pages as f32, skew as f32).ok() } else { None };
         let mut step = 0x9e37_79b1_u64 | 1;

@@ -21,7 +21,7 @@ const POLICIES: [Policy; 4] = [
     Policy::Utility(Utility { miss_us: 500, interval_us: 1_000_000 }),
 ];
 
-/// A client of `pages` beside `local_pages` of its own.
+/// A client with `pages` pages, and `local_pages` of its own memory.
 fn service(name: &str, keys: Keys, pages: u32, touches: u32) -> Work {
     let phases = vec![
         Phase::Fill { start: 0, pages },
@@ -52,13 +52,13 @@ fn the_same_seed_gives_the_same_run() {
     }
 }
 
-/// A run computed by hand: two pages in a memory of one, three times to and fro, beside no node at all.
+/// A run computed by hand: two pages in a memory of one, touched in turn three times, with no node memory.
 #[test]
 fn stalls_are_what_the_costs_say() {
     let phases = vec![Phase::Scan { start: 0, pages: 2, passes: 3, writes: 100 }];
     let work = Work { name: "a".into(), local_pages: 1, keys: Keys::Pages, think_ns: 1000, phases };
     let costs = Costs::with_disk(800);
-    // 6 touches; all but the first put the page before, all but the first two take theirs.
+    // 6 touches: all but the first put the previous page, and all but the first two take theirs.
     for (total_pages, stall_us) in [(0, 5 * (5 + 100) + 4 * 800), (2, 5 * 5 + 4 * 10)] {
         let scenario = Scenario { costs, ..scenario(total_pages, vec![work.clone()]) };
         let report = go(&scenario, &scenario.prepare(1), Who::Policy(Policy::Greedy));
@@ -79,7 +79,7 @@ fn memory_for_all_is_no_slowdown_but_the_puts_and_hits() {
     }
 }
 
-/// Clients that don't fit together: utility lets them take turns, and all of them gain.
+/// Clients that do not fit together: utility lets them take turns, and all of them benefit.
 #[test]
 fn turns_are_better_than_thrashing_together() {
     let works = (0..3).map(|n| service(&format!("c{n}"), Keys::Pages, 3000, 600_000)).collect();

@@ -1,4 +1,4 @@
-//! The counted node beside the store itself.
+//! The page-accurate node compared with the store itself.
 
 use proptest::prelude::*;
 use spillway_replay::node::Node;
@@ -27,7 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The same requests get the same answers, and are counted alike, as long as memory is not out.
+    /// The same requests get the same answers and the same counters, as long as memory suffices.
     #[test]
     fn the_node_answers_as_the_store_does(steps in prop::collection::vec(step(), 0..600)) {
         let store = Store::open(Config::embedded(64 << 20)).unwrap();
@@ -38,7 +38,7 @@ proptest! {
             let id = store.add_client(config).unwrap();
             (id, store.create_pool(id, PoolSpec::PERSISTENT).unwrap())
         });
-        // Filled with one word, so that no frame is taken.
+        // A page of equal words, which takes no frame.
         let mut page = [0; 4096];
         for step in steps {
             match step {

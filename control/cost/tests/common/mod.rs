@@ -1,4 +1,4 @@
-//! What the tests share: price files with a number changed, and the report without what only repeats the file.
+//! Helpers of the tests: price files with a changed number, and reports without copies of the inputs.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use serde_json::Value;
@@ -46,7 +46,7 @@ fn pieces(value: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(move |piece| (piece.as_ptr() as usize - value.as_ptr() as usize, piece))
 }
 
-/// The file with another number in this place.
+/// The file with another number at this place.
 pub fn with(text: &str, number: &Number, value: f64) -> String {
     let mut changed = text.to_owned();
     changed.replace_range(number.range.clone(), &value.to_string());
@@ -59,7 +59,7 @@ pub fn json(text: &str) -> Result<Value, Error> {
     Ok(serde_json::to_value(report(&prices)).expect("a report can be written"))
 }
 
-/// The report without the list of inputs and what else repeats the file.
+/// The report without the list of inputs and other copies of the file.
 pub fn outcome(text: &str) -> Result<Value, Error> {
     let mut report = json(text)?;
     let all = report.as_object_mut().expect("an object");
@@ -85,7 +85,7 @@ pub fn derived(report: &Value, name: &str) -> f64 {
     found.unwrap_or_else(|| panic!("{name} is derived"))["value"].as_f64().expect("a number")
 }
 
-/// Whether two numbers are the same but for rounding.
+/// Whether two numbers are equal except for rounding.
 pub fn close(one: f64, other: f64) -> bool {
     (one - other).abs() <= 1e-9 * one.abs().max(other.abs()).max(1.0)
 }
