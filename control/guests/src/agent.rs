@@ -335,7 +335,7 @@ mod tests {
         );
     }
 
-    /// As JSON, so that a number or a text can be put in anywhere.
+    /// Every message as JSON, so that a test can insert a number or a text anywhere.
     fn every_message() -> Vec<serde_json::Value> {
         let (kernel, boot) = ("6.12".to_owned(), "3f0c".to_owned());
         let from_guest = [
@@ -378,7 +378,7 @@ mod tests {
         lines.map(|line| serde_json::from_slice(&line).unwrap()).collect()
     }
 
-    /// What whoever it is for reads of a line.
+    /// Whether the recipient of a line can read it completely.
     fn is_read(line: &str) -> bool {
         let line = line.as_bytes();
         let read = [
@@ -388,7 +388,7 @@ mod tests {
             Reply::decode(line).map(|it| it.encode()),
         ];
         let value = |line: &[u8]| serde_json::from_slice::<serde_json::Value>(line).ok();
-        // All that was said is in it.
+        // The decoded message contains everything that the line said.
         read.iter().flatten().any(|again| value(again) == value(line))
     }
 

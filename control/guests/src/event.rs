@@ -100,7 +100,7 @@ pub enum Who {
 pub enum Cause {
     /// Its reserve is being used up: a program may be killed otherwise.
     LastMoment,
-    /// Its agent predicts that it will be, or that it never will.
+    /// Its agent predicts that its reserve will be used up (need) or will stay unused (give).
     Foreseen,
     /// A program has requested it.
     Program,
@@ -125,7 +125,7 @@ pub struct Order {
 /// other event; the others have no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Reserve more of the pool for a device.
+    /// Reserve more memory of the pool for a device.
     Reserve {
         /// The device.
         device: usize,
@@ -139,7 +139,7 @@ pub enum Action {
         /// The size, bytes.
         bytes: u64,
     },
-    /// Return to the pool what the device does not use.
+    /// Return memory that the device does not use to the pool.
     Release {
         /// The device.
         device: usize,

@@ -27,8 +27,7 @@ pub struct Guest {
     changed_us: u64,
     /// Whether no reserved memory could return to the pool.
     is_settled: bool,
-    /// Until when the guest is not asked to shrink again, because it kept memory that it was asked
-    /// to return.
+    /// Until when the guest is not asked to shrink again, because it kept memory that it should have returned.
     pub(crate) kept_until_us: Option<u64>,
     /// The memory that it kept, bytes.
     pub(crate) kept_bytes: u64,
@@ -48,7 +47,7 @@ pub(crate) struct Agent {
     pub(crate) refaults: u64,
 }
 
-/// An order that the last status speaks against, while the agent is asked anew.
+/// An order that the last status would refuse, while the agent is asked for a new one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeldOrder {
     pub(crate) order: Order,
@@ -170,7 +169,7 @@ impl Guest {
         self.held_until_us().map_or(wake_at_us, |held| wake_at_us.min(held.max(now_us)))
     }
 
-    /// What it needs at once and could not be given, bytes.
+    /// Memory that it needs at once but could not get, bytes.
     pub fn wanted_bytes(&self) -> u64 {
         self.resize.as_ref().map_or(0, Resize::wanted_bytes)
     }
@@ -203,7 +202,7 @@ impl Guest {
         self.settings.ceiling_bytes(facts.boot_bytes).min(facts.boot_bytes + device_bytes)
     }
 
-    /// What a further device would have to hold, so that the guest can have all that it may have, bytes; 0 while its size
+    /// The size that a further device needs so that the guest can have its largest size, bytes; 0 while its size
     /// changes.
     pub fn lacks_bytes(&self) -> u64 {
         let (Some(facts), None) = (&self.facts, &self.resize) else { return 0 };

@@ -24,7 +24,7 @@ pub(crate) fn decode<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, Error>
 }
 
 pub(crate) fn encode<T: Serialize>(message: &T) -> Vec<u8> {
-    // Nothing in a message can fail to be written: its keys are strings, and its writer is memory.
+    // Encoding a message can't fail: its keys are strings, and it is written to memory.
     let mut line = serde_json::to_vec(message).unwrap_or_default();
     line.push(b'\n');
     line
@@ -101,7 +101,8 @@ mod tests {
         assert_eq!(got, [Err(Error::Long), Ok(just), Ok(b"next".to_vec())]);
     }
 
-    /// What lines are in a text: each that is whole and not empty, and a word for each that is too long, whole or not.
+    /// The lines of a text: each complete, non-empty line, and an error for each line that is too long, complete or
+    /// not.
     fn plain_lines(text: &[u8]) -> Vec<Result<Vec<u8>, Error>> {
         let mut parts: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
         let last = parts.pop().filter(|last| last.len() > LINE_BYTES_MAX);

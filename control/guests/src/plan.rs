@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(aim(4 * S, 3 * S + 1, S), 4 * S);
         assert_eq!(aim(4 * S, 3 * S, S), 3 * S);
         assert_eq!(aim(4 * S, 2 * S - 1, S), 2 * S);
-        // A guest whose boot memory is no multiple stays off by the same.
+        // A guest whose boot memory is not a multiple keeps this offset.
         assert_eq!(aim(4 * S + 7, 5 * S, S), 5 * S + 7);
         assert_eq!(aim(4 * S + 7, 3 * S, S), 3 * S + 7);
     }

@@ -37,13 +37,14 @@ impl Settings {
     }
 }
 
-/// How many times its boot memory a guest of profile [`Profile::ReturnsAll`] may be. Page descriptors are 1/64 of all
-/// memory: at 16 times they take a quarter of the boot memory, and the rest of the kernel has three.
+/// Limit of the size of a guest with profile [`Profile::ReturnsAll`], as a multiple of its boot memory. Page
+/// descriptors take 1/64 of all memory: at 16 times, a quarter of the boot memory. The rest of the kernel has three
+/// quarters.
 pub const GROWTH_MAX: u64 = 16;
 /// A page's descriptor takes 64 of its 4096 bytes.
 pub const DESCRIPTORS_PART: u64 = 64;
-/// Memory that must stay free in the kernel's zones beside the descriptors of new pages, or as much as those take,
-/// bytes.
+/// Memory that must stay free in the kernel's zones in addition to the descriptors of new pages, or as much again as
+/// those take, if that is less, bytes.
 pub const KERNEL_FREE_MIN_BYTES: u64 = 8 << 20;
 /// How often the driver reads the devices' sizes while the guest changes, microseconds.
 pub const POLL_US: u64 = 2_000;

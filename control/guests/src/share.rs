@@ -22,7 +22,7 @@ pub struct Holder {
     pub working_bytes: Option<u64>,
     /// Whether it stalls on memory, or refaults dropped pages.
     pub is_pressed: bool,
-    /// What it needs at once but could not get.
+    /// Memory that it needs at once but could not get.
     pub wanted_bytes: u64,
     /// Whether its size is changing, may not change automatically, or it recently kept its memory.
     pub is_fixed: bool,
@@ -38,7 +38,7 @@ pub struct Step {
 }
 
 impl Holder {
-    /// What it could give, whole sections, bytes.
+    /// Memory that it can give, in whole sections, bytes.
     fn spare_bytes(&self, section_bytes: u64) -> u64 {
         let Some(working) = self.working_bytes else { return 0 };
         if self.is_fixed || self.is_pressed || self.wanted_bytes > 0 {
@@ -48,9 +48,9 @@ impl Holder {
         self.size_bytes.saturating_sub(floor) / section_bytes * section_bytes
     }
 
-    /// What it lacks to its target, whole sections, bytes.
+    /// Memory that it lacks to its target, in whole sections, bytes.
     fn lack_bytes(&self, section_bytes: u64) -> u64 {
-        // It takes requested memory itself: a step of the manager would interrupt that.
+        // A guest takes requested memory itself: a step of the manager would interrupt that.
         if self.is_fixed || !self.is_pressed || self.wanted_bytes > 0 {
             return 0;
         }
@@ -142,11 +142,11 @@ mod tests {
         let needy = Holder { wanted_bytes: 3 * S, ..holder(8, 8) };
         let steps = share(S, 0, &[needy, holder(16, 5), holder(9, 8)]);
         assert_eq!(steps, [Step { holder: 1, to_bytes: 13 * S }]);
-        // What is free counts first.
+        // Free memory counts first.
         let steps = share(S, 2 * S, &[needy, holder(16, 5)]);
         assert_eq!(steps, [Step { holder: 1, to_bytes: 15 * S }]);
         assert_eq!(share(S, 3 * S, &[needy, holder(16, 5)]), []);
-        // What is free need not be whole sections.
+        // Free memory need not be whole sections.
         let steps = share(S, 2 * S + S / 2, &[needy, holder(16, 5)]);
         assert_eq!(steps, [Step { holder: 1, to_bytes: 15 * S }]);
     }
@@ -173,7 +173,7 @@ mod tests {
         let unknown = Holder { working_bytes: None, ..holder(16, 5) };
         let fixed = Holder { is_fixed: true, ..holder(16, 5) };
         assert_eq!(share(S, 0, &[needy, pressed, unknown, fixed, holder(9, 9)]), []);
-        // The least that the operator leaves it counts as much.
+        // The smallest size that the operator sets has the same effect.
         let steps = share(S, 0, &[needy, holder(6, 1)]);
         assert_eq!(steps, [Step { holder: 1, to_bytes: 4 * S }]);
     }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(share(S, 9 * S, &[near]), [Step { holder: 0, to_bytes: 17 * S }]);
         let there = Holder { target_bytes: 16 * S, ..pressed };
         assert_eq!(share(S, 9 * S, &[there]), []);
-        // Where nothing is free it comes from others, and is given when it is there.
+        // Without free memory, it comes from another guest, and is given when it is available.
         assert_eq!(share(S, 0, &[pressed, holder(8, 5)]), [Step { holder: 1, to_bytes: 6 * S }]);
     }
 
@@ -247,7 +247,7 @@ mod tests {
             prop_assert!(given <= (free * S).saturating_sub(wanted));
         }
 
-        /// Who lacks what, by hand: in order, as far as what is free and not waited for goes.
+        /// Computes by hand which guest lacks how much: in order, as far as unclaimed free memory goes.
         #[test]
         fn all_that_is_free_is_given_once_and_only_what_is_missing_is_taken(
             free in 0..8_u64,
@@ -278,7 +278,7 @@ mod tests {
             let taken = |at: usize| sections(holders[at].size_bytes).saturating_sub(to(at));
             let all: u64 = holders.iter().map(spare).sum();
             prop_assert_eq!((0..holders.len()).map(taken).sum::<u64>(), missing.min(all), "{:?}", holders);
-            // One after the other, those who have most above their target first, is emptied of what it can spare.
+            // Guests give all their spare memory in turn, the one furthest above its target first.
             let rank = |at: usize| {
                 let above = sections(holders[at].size_bytes.saturating_sub(holders[at].target_bytes));
                 (above.min(spare(&holders[at])), spare(&holders[at]))

@@ -1,10 +1,10 @@
-//! The stage that a change of size has come to.
+//! The stages of a change of size.
 
 use crate::need::Need;
 use crate::settings::{NEED_RETRY_US, POLL_US};
 use crate::{Cause, End, Order, Times, Who};
 
-/// A change of size that is under way.
+/// A change of size in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Resize {
     pub(crate) order: Order,
@@ -61,7 +61,7 @@ impl Resize {
         }
     }
 
-    /// What the guest waits for while the pool is exhausted, bytes.
+    /// Memory that the guest waits for while the pool is exhausted, bytes.
     pub(crate) fn wanted_bytes(&self) -> u64 {
         match self.stage {
             Stage::Wait { .. } => self.aim_bytes - self.from_bytes,
@@ -89,12 +89,12 @@ impl Resize {
         matches!(self.stage, Stage::Online { .. })
     }
 
-    /// The devices were read.
+    /// Records that the devices were read.
     pub(crate) fn note_reading(&mut self) {
         self.is_read = true;
     }
 
-    /// Begins a stage, and counts how long the one before took.
+    /// Begins a stage, and records how long the previous one took.
     pub(crate) fn enter(&mut self, now_us: u64, stage: Stage) {
         let took_us = now_us - self.stage_began_us;
         match self.stage {

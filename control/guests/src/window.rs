@@ -7,7 +7,7 @@
 //!   |--------------------------------------->|
 //!   |                          hello: nonce  |   when it has started, and after each greet
 //!   |<---------------------------------------|
-//!   | cleared: nonce                         |   when nothing is mapped that it was told of before that hello
+//!   | cleared: nonce                         |   when no window from before that hello is mapped
 //!   |--------------------------------------->|
 //!   |       open: id, pages, ring's sizes    |   a program wants a window
 //!   |<---------------------------------------|

@@ -1,5 +1,5 @@
-//! The daemon is killed at any step that changes a file, while guests grow and shrink: a model of QEMU and its guest beside
-//! the pool, over random orders.
+//! Kills the daemon at any step that changes a file, while guests grow and shrink. Compares the pool with a model of
+//! QEMU and its guest, over random orders.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -13,14 +13,14 @@ use rustix::io::{pread, pwrite};
 use crate::{GuestFile, Pool, Settings};
 
 thread_local! {
-    /// After so many steps the daemon is dead.
+    /// Steps left before the daemon is killed.
     static STEPS: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// What unwinds in place of a kill.
+/// The panic value that stands for a kill.
 struct Killed;
 
-/// To be called before each step that changes a file.
+/// Call it before each step that changes a file.
 pub fn step() {
     match STEPS.get() {
         None => {}
@@ -33,10 +33,10 @@ const SECTION: u64 = 4 << 20;
 const CAPACITY: u64 = 8;
 const BOUND: u64 = 12;
 const GUEST: &str = "vm";
-/// More steps than anything takes that the pool does at once.
+/// More steps than any single operation of the pool takes.
 const STEPS_MAX: u64 = 24;
 
-/// An order, and after how many steps of it the daemon is killed.
+/// An order, and the number of steps after which the daemon is killed.
 #[derive(Clone, Copy, Debug)]
 struct Order {
     what: What,
@@ -45,11 +45,11 @@ struct Order {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// The guest plugs some of what was reserved, lowest first, before it is brought to rest.
+    /// The guest plugs some of the reserved memory, lowest first, before it is brought to rest.
     Grow { sections: u64, plugs: u64 },
-    /// It unplugs some, the first of them at that place among those that it has.
+    /// It unplugs some sections, from this index among those that it has.
     Shrink { sections: usize, from: usize },
-    /// So much is to lie ready.
+    /// Makes this much ready.
     Ready { sections: u64 },
 }
 
@@ -79,7 +79,7 @@ impl World {
         self.plugged.len() as u64 * SECTION
     }
 
-    /// What the daemon does, unless it is killed meanwhile: then nothing is known of it but what the file says.
+    /// Runs an operation of the daemon. If it is killed meanwhile, only the file's state remains.
     fn daemon<T>(&mut self, killed_after: u64, act: impl FnOnce(&Pool) -> T) -> Option<T> {
         let pool = self.pool.take().unwrap();
         STEPS.set(Some(killed_after));
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// The guest rests: the daemon settles, and does so again when it was killed at that.
+    /// The guest rests: the daemon settles, and settles again if it was killed meanwhile.
     fn rest(&mut self, killed_after: u64) {
         let size = self.size();
         let settle = |pool: &Pool| pool.settle_device(GUEST, 1, size).unwrap().set_aside_bytes;
@@ -115,7 +115,7 @@ impl World {
         match what {
             What::Grow { sections, plugs } => {
                 let reserve = |pool: &Pool| pool.reserve(GUEST, 1, sections * SECTION).is_ok();
-                // Else nothing is asked of the guest.
+                // Otherwise the guest is not asked to grow.
                 if self.daemon(killed_after, reserve) == Some(true) {
                     self.plug(plugs.min(sections));
                 }
@@ -135,7 +135,7 @@ impl World {
                 let keep = |pool: &Pool| {
                     while pool.keep_ready(GUEST, 1, size, sections * SECTION).unwrap() {}
                 };
-                // When it is killed, this is set aside until the guest rests.
+                // After a kill, this memory stays reserved until the guest rests.
                 let _ = self.daemon(killed_after, keep);
                 self.check();
             }
@@ -143,7 +143,7 @@ impl World {
         self.rest(killed_after / 2);
     }
 
-    /// As Linux does: the lowest blocks that it has not got.
+    /// Plugs the lowest blocks that the guest lacks, like Linux.
     fn plug(&mut self, sections: u64) {
         for _ in 0..sections {
             let lowest = (0..BOUND).find(|section| !self.plugged.contains(section)).unwrap();
@@ -156,14 +156,15 @@ impl World {
         }
     }
 
-    /// As QEMU does with what was unplugged.
+    /// Punches an unplugged section, like QEMU.
     fn punch(&self, section: u64) {
         let file = open(&self.path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&file, mode, section * SECTION, SECTION).unwrap();
     }
 
-    /// No more is allocated than counts, nor does more count than there is, and the guest has what it had.
+    /// Checks that the file holds no more than is counted, that no more is counted than the capacity, and that the
+    /// guest keeps its memory.
     fn check(&self) {
         let usage = self.pool.as_ref().unwrap().usage();
         let device = usage.guests[GUEST].devices[&1];
@@ -196,7 +197,7 @@ fn orders() -> impl Strategy<Value = Vec<Order>> {
         3 => (1..4usize, 0..4usize).prop_map(|(sections, from)| What::Shrink { sections, from }),
         1 => (0..4u64).prop_map(|sections| What::Ready { sections }),
     ];
-    // Most orders come to their end.
+    // Most orders complete.
     let killed_after = prop_oneof![0..STEPS_MAX, STEPS_MAX..3 * STEPS_MAX];
     let order = (what, killed_after).prop_map(|(what, killed_after)| Order { what, killed_after });
     prop::collection::vec(order, 1..24)
@@ -222,7 +223,7 @@ fn a_reservation_that_is_killed_at_any_step_leaves_nothing_where_no_guest_plugs(
         let mut world = World::new("each");
         world.take(whole(What::Grow { sections: 4, plugs: 4 }));
         world.take(Order { what: What::Grow { sections: 3, plugs: 1 }, killed_after });
-        // Below what was set aside, so that the guest plugs there next.
+        // Below the earlier reservation, so that the guest plugs there next.
         for _ in 0..3 {
             world.take(whole(What::Shrink { sections: 1, from: 1 }));
             world.take(whole(What::Grow { sections: 2, plugs: 2 }));

@@ -29,22 +29,22 @@ pub enum Error {
         /// The file system's number (statfs(2)).
         magic: u64,
     },
-    /// Sections of this size can't be made.
+    /// Sections can't have this size.
     #[error(
         "a section of {}: must be a multiple of {}, and not 0", Size(*section_bytes), Size(*unit_bytes)
     )]
     SectionSize {
-        /// The request.
+        /// The requested size.
         section_bytes: u64,
-        /// The least.
+        /// The unit of sizes.
         unit_bytes: u64,
     },
     /// The capacity is less than a section.
     #[error("a section pool of {}: must hold at least one section of {}", Size(*capacity_bytes), Size(*section_bytes))]
     Capacity {
-        /// What was asked.
+        /// The requested capacity.
         capacity_bytes: u64,
-        /// A section.
+        /// The size of a section.
         section_bytes: u64,
     },
     /// The mount has a limit below the capacity.
@@ -55,9 +55,9 @@ pub enum Error {
     MountTooSmall {
         /// The folder.
         dir: PathBuf,
-        /// What the mount has left.
+        /// Free space of the mount.
         room_bytes: u64,
-        /// The capacity, less what the pool holds already.
+        /// The capacity, less the pool's present memory.
         wanted_bytes: u64,
     },
     /// There are too few huge pages.
@@ -69,11 +69,11 @@ pub enum Error {
     HugePages {
         /// Bytes of a page.
         page_bytes: u64,
-        /// Pages that the pool takes beside those it holds.
+        /// Pages that the pool needs beside those that it holds.
         wanted: u64,
-        /// Pages that nobody has taken or reserved.
+        /// Pages that are neither used nor reserved.
         free: u64,
-        /// How many the host must have.
+        /// Huge pages that the host needs in all.
         total: u64,
     },
     /// Another pool uses the folder.
@@ -82,26 +82,26 @@ pub enum Error {
         /// The folder.
         dir: PathBuf,
     },
-    /// Something in the pool's folder is not the pool's.
+    /// The pool's folder contains something else.
     #[error("{} can't be part of the section pool: {why}", path.display())]
     Foreign {
-        /// What it is.
+        /// The path.
         path: PathBuf,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// No name for a guest.
+    /// The name can't be a guest's.
     #[error(
         "{name:?} is no guest's name: 1 to {NAME_BYTES_MAX} of A-Z a-z 0-9 _ . -, and neither . nor .."
     )]
     GuestName {
-        /// The name, cut off.
+        /// The name, truncated.
         name: String,
     },
-    /// No such device.
+    /// A guest can't have a device of this number.
     #[error("device {number}: a guest has devices 1 to {DEVICES_MAX}")]
     DeviceNumber {
-        /// What was asked.
+        /// The requested number.
         number: u8,
     },
     /// Sizes that the pool can't reserve.
@@ -109,9 +109,9 @@ pub enum Error {
         "{} of guest memory: must be a multiple of {}, and not 0", Size(*bytes), Size(*unit_bytes)
     )]
     Unaligned {
-        /// What was asked.
+        /// The requested size.
         bytes: u64,
-        /// The least.
+        /// The unit of sizes.
         unit_bytes: u64,
     },
     /// The file has not been created.
@@ -127,15 +127,15 @@ pub enum Error {
         path: PathBuf,
         /// Its size.
         has_bytes: u64,
-        /// What was asked.
+        /// The requested size.
         asked_bytes: u64,
     },
     /// The pool is exhausted.
     #[error("the section pool is dry: {} asked, {} free", Size(*asked_bytes), Size(*free_bytes))]
     Dry {
-        /// What was asked.
+        /// The requested amount.
         asked_bytes: u64,
-        /// What could be had: of the pool's capacity, or of the host's memory where that is less.
+        /// The available amount: of the pool's capacity, or of the host's memory if that is less.
         free_bytes: u64,
     },
     /// This exceeds the device's capacity.
@@ -146,11 +146,11 @@ pub enum Error {
     BeyondBound {
         /// The device's file.
         path: PathBuf,
-        /// What was asked.
+        /// The requested amount.
         asked_bytes: u64,
-        /// What it has.
+        /// Its reserved memory.
         set_aside_bytes: u64,
-        /// What it may have.
+        /// Its capacity.
         bound_bytes: u64,
     },
     /// The guest's files are in use.
@@ -162,17 +162,17 @@ pub enum Error {
     /// A system call failed.
     #[error("can't {what} {}: {error}", path.display())]
     Io {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// On what.
+        /// Its file.
         path: PathBuf,
-        /// How it failed.
+        /// The kernel's error.
         error: io::Error,
     },
 }
 
 impl Error {
-    /// For `map_err`: a system call's error, with what it was about.
+    /// For `map_err`: adds the operation and the path to a system call's error.
     pub(crate) fn io<E: Into<io::Error>>(
         what: &'static str,
         path: &Path,
@@ -181,7 +181,7 @@ impl Error {
     }
 }
 
-/// A number of bytes, in MiB where it is a multiple of it.
+/// Displays bytes, in MiB if they are a multiple of it.
 struct Size(u64);
 
 impl fmt::Display for Size {

@@ -1,4 +1,4 @@
-//! One file of a guest: sized, filled from its lowest hole, emptied.
+//! A file of a guest: its size, its allocation from the lowest hole on, its release.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,10 @@ pub struct SectionFile {
 }
 
 impl SectionFile {
-    /// Opens a file of a guest's folder; None when there is none.
+    /// Opens a file in a guest's folder; `None` if it does not exist.
     ///
     /// # Errors
-    /// [`Error::Foreign`] when it is no plain file of this user's.
+    /// [`Error::Foreign`] if it is not a regular file of this user.
     pub fn open(folder: impl AsFd, path: PathBuf, backing: Backing) -> Result<Option<Self>, Error> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let foreign = |why| Error::Foreign { path: path.clone(), why };
@@ -51,10 +51,10 @@ impl SectionFile {
         Ok(Some(Self { descriptor, path, backing }))
     }
 
-    /// Makes an empty file of a size.
+    /// Creates an empty file of this size.
     ///
     /// # Errors
-    /// [`Error::Io`]; there is no file then.
+    /// [`Error::Io`]; then no file exists.
     pub fn create(
         folder: impl AsFd,
         path: PathBuf,
@@ -76,28 +76,28 @@ impl SectionFile {
         made.map(|()| file)
     }
 
-    /// Its size.
+    /// The file's size.
     pub fn bound(&self) -> Result<u64, Error> {
         let found = fstat(&self.descriptor).map_err(Error::io("look at", &self.path))?;
         Ok(found.st_size as u64)
     }
 
-    /// Makes it as long as that.
+    /// Sets the file's size.
     pub fn set_bound(&self, bytes: u64) -> Result<(), Error> {
         ftruncate(&self.descriptor, bytes).map_err(Error::io("set the length of", &self.path))
     }
 
-    /// What it holds.
+    /// The allocated bytes.
     pub fn allocated(&self) -> Result<u64, Error> {
         let found = fstat(&self.descriptor).map_err(Error::io("look at", &self.path))?;
         Ok(found.st_blocks as u64 * 512)
     }
 
-    /// Allocates `bytes` in the lowest holes, which are looked for from `from` on, then from the start. Returns up to
-    /// where there is no hole now.
+    /// Allocates `bytes` in the lowest holes, searched from `from` on and then from the start. Returns the offset below
+    /// which there is no hole now.
     ///
     /// # Errors
-    /// With what was allocated punched again; `NOSPC` when there are no more holes or no more memory.
+    /// After an error, the allocated part is punched again; `NOSPC` when there are no more holes or no more memory.
     pub fn fill(&self, bytes: u64, from: u64, bound: u64) -> Result<u64, Errno> {
         let mut made = Vec::new();
         let mut missing = bytes;
@@ -110,15 +110,15 @@ impl SectionFile {
         }
         if end.is_err() {
             for range in made {
-                // What stays is counted: the caller reads how much the file holds.
+                // Memory that can't be punched is still counted: the caller reads the file's allocation.
                 let _ = self.punch(range);
             }
         }
         end
     }
 
-    /// Allocates up to `missing` bytes in the lowest holes of a range, and notes what was made. A step is never longer
-    /// than what is missing, so that no more is made.
+    /// Allocates up to `missing` bytes in the lowest holes of a range, and records the allocated ranges. A step is
+    /// never longer than the missing bytes, so no more is allocated.
     fn fill_range(
         &self,
         range: Range<u64>,
@@ -133,7 +133,7 @@ impl SectionFile {
             }
             let step = (*missing).min(self.backing.unit_bytes()).min(range.end - at);
             let new = self.fill_unit(at, step)?;
-            // A step that was in part there already stays: what is whose in it can't be told.
+            // Keep a step that was partly allocated before: the new part can't be distinguished.
             if new >= step {
                 made.push(at..at + step);
             }
@@ -143,11 +143,11 @@ impl SectionFile {
         Ok(at)
     }
 
-    /// Allocates at most `bytes` in one run of holes: the first from `from` on, or only one that begins there. Returns the run,
-    /// which is shorter where something lies behind it.
+    /// Allocates at most `bytes` in one run of holes: the first run from `from` on, or only one that begins there.
+    /// Returns the run, which is shorter if it ends at allocated memory.
     ///
     /// # Errors
-    /// With what was allocated punched again.
+    /// After an error, the allocated part is punched again.
     pub fn fill_run(
         &self,
         bytes: u64,
@@ -185,20 +185,21 @@ impl SectionFile {
         Ok((fstat(&self.descriptor)?.st_blocks - before).max(0) as u64 * 512)
     }
 
-    /// Allocates what a range lacks.
+    /// Allocates the missing parts of a range.
     pub(crate) fn allocate(&self, at: u64, bytes: u64) -> Result<(), Errno> {
         #[cfg(test)]
         crate::crash::step();
         retry_on_intr(|| fallocate(&self.descriptor, FallocateFlags::empty(), at, bytes))
     }
 
-    /// Where the next unit with a hole may be, from `at` on. Only tmpfs tells, and it takes pages that were never
-    /// touched for a hole. To allocate those again makes data of them, for SEEK_DATA: as if they had been touched.
+    /// The offset of the next unit with a hole, from `at` on. Only tmpfs reports holes, and it reports allocated pages
+    /// that were never touched as holes too. Allocating such a page again turns it into data for SEEK_DATA, as if it
+    /// had been touched.
     fn next_hole(&self, at: u64) -> Result<u64, Errno> {
         match self.backing {
             Backing::Hugetlbfs { .. } => Ok(at),
             Backing::Tmpfs => match seek(&self.descriptor, SeekFrom::Hole(at)) {
-                // A step that began within a unit would end within the next, and be nobody's to undo.
+                // A step that begins within a unit would end within the next one, and could not be undone.
                 Ok(hole) => Ok(at.max(hole - hole % self.backing.unit_bytes())),
                 // `at` is the file's end.
                 Err(Errno::NXIO) => Ok(at),
@@ -207,12 +208,12 @@ impl SectionFile {
         }
     }
 
-    /// A system call's error on it.
+    /// Makes an error of a system call on this file.
     pub fn failed(&self, what: &'static str, errno: Errno) -> Error {
         Error::io(what, &self.path)(errno)
     }
 
-    /// Gives its memory back, but for a range.
+    /// Releases its memory except a range.
     pub fn empty_but(&self, kept: Range<u64>) -> Result<(), Error> {
         let bound = self.bound()?;
         if kept.is_empty() {
@@ -222,7 +223,7 @@ impl SectionFile {
         self.give_back(kept.end..bound)
     }
 
-    /// Gives the memory of a range back.
+    /// Releases the memory of a range.
     pub fn give_back(&self, range: Range<u64>) -> Result<(), Error> {
         if range.is_empty() {
             return Ok(());
@@ -238,10 +239,10 @@ impl SectionFile {
         retry_on_intr(|| fallocate(&self.descriptor, mode, range.start, length))
     }
 
-    /// Holds the file, so that it can be removed.
+    /// Takes a lease on the file, so that it can be removed.
     ///
     /// # Errors
-    /// [`Error::InUse`] when anybody else has it open.
+    /// [`Error::InUse`] if any other process has it open.
     pub fn lease(&self) -> Result<WriteLease<&OwnedFd>, Error> {
         WriteLease::take(&self.descriptor).map_err(|errno| match errno {
             Errno::AGAIN => Error::InUse { path: self.path.clone() },
@@ -250,14 +251,14 @@ impl SectionFile {
     }
 }
 
-/// Lets a group in, beside the owner, and nobody else, whatever the process's umask says.
+/// Grants access to the owner and a group, and nobody else, regardless of the process's umask.
 pub fn share(file: impl AsFd, own: Mode, theirs: Mode, group: Option<u32>) -> Result<(), Errno> {
     let Some(group) = group else { return fchmod(file, own) };
     fchown(&file, None, Some(Gid::from_raw(group)))?;
     fchmod(file, own | theirs)
 }
 
-/// The last part of a path made by the pool, which always has one.
+/// The last component of a path. Paths of the pool always have one.
 pub fn name_of(path: &Path) -> &Path {
     path.file_name().map_or(path, Path::new)
 }

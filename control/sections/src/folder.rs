@@ -16,7 +16,7 @@ use crate::mount::Backing;
 const FOLDER: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Refuses a path that does not stand in QEMU's options as it is.
+/// Refuses a path that needs quoting in QEMU's options.
 pub fn check_path(path: &Path) -> Result<(), Error> {
     let text = path.to_str().unwrap_or_default();
     let bad = |letter: char| letter == ',' || letter.is_control();
@@ -27,10 +27,10 @@ pub fn check_path(path: &Path) -> Result<(), Error> {
 }
 
 impl Backing {
-    /// What a pool's folder lies on, or would lie on if [`crate::Pool::open`] made it. Nothing is made.
+    /// The backing of a pool's folder, or of the folder that [`crate::Pool::open`] would create. Creates nothing.
     ///
     /// # Errors
-    /// The folder can't serve: [`Error::Dir`], [`Error::FileSystem`], [`Error::Io`].
+    /// The folder can't be used: [`Error::Dir`], [`Error::FileSystem`], [`Error::Io`].
     pub fn at(path: &Path) -> Result<Self, Error> {
         check_path(path)?;
         match open(path, FOLDER, Mode::empty()) {
@@ -45,7 +45,7 @@ fn open_above(path: &Path) -> Result<OwnedFd, Error> {
     open(parent, FOLDER - OFlags::NOFOLLOW, Mode::empty()).map_err(Error::io("open", parent))
 }
 
-/// Opens and locks the pool's folder, and makes it when it is not there.
+/// Opens and locks the pool's folder. Creates it if it does not exist.
 pub fn open_pool(path: &Path, group: Option<u32>) -> Result<(OwnedFd, Backing), Error> {
     let folder = match open(path, FOLDER, Mode::empty()) {
         Err(Errno::NOENT) => make_pool(path, group)?,
@@ -70,7 +70,7 @@ fn make_pool(path: &Path, group: Option<u32>) -> Result<OwnedFd, Error> {
     make(above, path, group)
 }
 
-/// Makes a guest's folder, or opens the one that is there.
+/// Creates a guest's folder, or opens an existing one.
 pub fn make_guest(dir: impl AsFd, path: &Path, group: Option<u32>) -> Result<OwnedFd, Error> {
     make(dir, path, group)
 }
@@ -100,12 +100,12 @@ pub fn open_guest(dir: impl AsFd, path: &Path) -> Result<OwnedFd, Error> {
     Ok(folder)
 }
 
-/// Removes a guest's folder without files.
+/// Removes an empty folder of a guest.
 pub fn remove_guest(dir: impl AsFd, path: &Path) -> Result<(), Error> {
     unlinkat(dir, name_of(path), AtFlags::REMOVEDIR).map_err(Error::io("remove", path))
 }
 
-/// What lies in a folder, by name.
+/// The names in a folder.
 pub fn names(folder: impl AsFd, path: &Path) -> Result<Vec<String>, Error> {
     let mut names = Vec::new();
     for entry in Dir::read_from(folder).map_err(Error::io("read", path))? {
@@ -119,7 +119,7 @@ pub fn names(folder: impl AsFd, path: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Refuses a folder in which others can put files.
+/// Refuses a folder to which other users can write.
 fn check_owner(folder: impl AsFd, path: &Path) -> Result<(), Error> {
     let foreign = |why| Error::Foreign { path: path.to_owned(), why };
     let Stat { st_uid, st_mode, .. } = fstat(folder).map_err(Error::io("look at", path))?;

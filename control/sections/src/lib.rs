@@ -1,7 +1,7 @@
 //! The section pool: host memory reserved for guests, in files that QEMU maps.
 //!
 //! ```text
-//! DIR/GUEST/boot      what the guest boots with, reserved in full
+//! DIR/GUEST/boot      the guest's boot memory, reserved in full
 //! DIR/GUEST/device    the first virtio-mem device, as long as the device may become; a hole where nothing is reserved
 //! DIR/GUEST/device2   further devices
 //! DIR/GUEST/counted   memory that comes from elsewhere, counted by the file's length: boot memory, and devices counted1, ...
@@ -28,7 +28,7 @@
 //! reserved but not plugged, by an interrupted order or a killed daemon, would lie above a hole once the guest unplugs
 //! a lower section. So it is found and released whenever the guest rests.
 //!
-//! The crate knows neither QEMU's monitor nor who decides on sizes: the caller passes the size to
+//! The crate does not know QEMU's monitor, nor which component decides on sizes: the caller passes the size to
 //! [`Pool::settle_device`].
 
 #![forbid(unsafe_code)]

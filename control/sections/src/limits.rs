@@ -1,4 +1,4 @@
-//! What a guest may have at most.
+//! Limits of a guest.
 
 /// Longest name of a guest.
 pub const NAME_BYTES_MAX: usize = 64;

@@ -29,10 +29,10 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Of the file system that a folder lies on.
+    /// The backing of the file system that contains a folder.
     ///
     /// # Errors
-    /// [`Error::FileSystem`] where it is none in memory.
+    /// [`Error::FileSystem`] if it is not a file system in memory.
     pub(crate) fn of(dir: impl AsFd, path: &Path) -> Result<Self, Error> {
         let found = fstatfs(dir).map_err(Error::io("look at", path))?;
         match found.f_type as u64 & u64::from(u32::MAX) {
@@ -63,7 +63,7 @@ impl Backing {
         Ok(mount.min(host))
     }
 
-    /// Refuses a pool that takes `wanted` more bytes than it holds, when mount or huge pages have no room for it.
+    /// Refuses a pool that needs `wanted` more bytes than it holds, if the mount or the huge pages have no room for it.
     ///
     /// # Errors
     /// [`Error::MountTooSmall`], [`Error::HugePages`].
@@ -85,7 +85,7 @@ impl Backing {
     }
 }
 
-/// What the mount's `size=` leaves; a mount without one reports no blocks at all.
+/// The space that the mount's `size=` leaves. A mount without one reports no blocks at all.
 fn mount_room(mount: &StatFs) -> u64 {
     match mount.f_blocks {
         0 => u64::MAX,
@@ -103,7 +103,7 @@ fn available_bytes() -> u64 {
 struct HugePages {
     total: u64,
     unused: u64,
-    /// Promised to mappings, and still unused.
+    /// Reserved for mappings, but not used yet.
     reserved: u64,
 }
 

@@ -6,16 +6,16 @@ use crate::limits::{DEVICES_MAX, NAME_BYTES_MAX};
 /// A file of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum GuestFile {
-    /// What the guest boots with.
+    /// The guest's boot memory.
     Boot,
     /// A virtio-mem device, 1 to [`DEVICES_MAX`].
     Device(u8),
-    /// Memory that comes from elsewhere and is only counted: 0 what the guest boots with, else a device.
+    /// Memory from elsewhere that is only counted: 0 is boot memory, other numbers are devices.
     Counted(u8),
 }
 
 impl GuestFile {
-    /// Its name in the guest's folder.
+    /// The file's name in the guest's folder.
     pub(crate) fn name(self) -> Result<String, Error> {
         match self {
             Self::Boot => Ok("boot".to_owned()),
@@ -27,7 +27,7 @@ impl GuestFile {
         }
     }
 
-    /// The file of a name.
+    /// The file with this name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         let devices = (1..=DEVICES_MAX).map(Self::Device);
         let counted = (0..=DEVICES_MAX).map(Self::Counted);
@@ -39,7 +39,7 @@ impl GuestFile {
     }
 }
 
-/// Refuses what can't be a guest's folder.
+/// Refuses a name that can't be a guest's folder.
 pub fn check_guest(name: &str) -> Result<(), Error> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
     let fits = (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(plain);

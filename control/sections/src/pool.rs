@@ -18,10 +18,9 @@ use crate::mount::{Backing, UNIT_BYTES};
 use crate::name::{GuestFile, check_guest};
 use crate::unplugged::Rest;
 
-/// A section, unless configured.
+/// Default size of a section.
 pub const SECTION_BYTES: u64 = 128 << 20;
-/// Memory prepared at a time: an order that comes meanwhile waits for it. The host may take tens of milliseconds for
-/// this.
+/// Memory prepared at a time. An order that arrives meanwhile waits for it; the host may take tens of milliseconds.
 const READY_STEP_BYTES: u64 = 16 << 20;
 /// How often lent memory is recalled for one claim.
 const RECALLS_MAX: usize = 4;
@@ -31,11 +30,11 @@ const TURNS: usize = 32;
 /// A pool's parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Its folder, on hugetlbfs or tmpfs. Made when its parent is there.
+    /// Its folder, on hugetlbfs or tmpfs. Created if its parent exists.
     pub dir: PathBuf,
     /// Capacity for all guests together.
     pub capacity_bytes: u64,
-    /// What devices' sizes are multiples of: [`SECTION_BYTES`] unless configured.
+    /// The unit of devices' sizes: [`SECTION_BYTES`] unless configured.
     pub section_bytes: u64,
     /// The group that QEMU runs in, when not as this user: gets access to new guests' files.
     pub group: Option<u32>,
@@ -46,22 +45,22 @@ pub struct Settings {
 pub struct Settled {
     /// Memory that no longer counts as used.
     pub released_bytes: u64,
-    /// Memory that still does.
+    /// Memory that still counts as used.
     pub set_aside_bytes: u64,
 }
 
 /// The host's memory for guests. Operations on one guest wait for each other; a large reservation for one guest does
-/// not keep another waiting.
+/// not delay another guest.
 #[derive(Debug)]
 pub struct Pool {
     settings: Settings,
     backing: Backing,
-    /// Locked, so that no second pool uses it.
+    /// Locked, to keep a second pool out.
     dir: OwnedFd,
     pagemap: Option<Pagemap>,
-    /// Taken after a turn, and never while a file is worked on.
+    /// Locked after a turn, and never during work on a file.
     accounts: Mutex<Accounts>,
-    /// A guest's operations take the lock that its name falls to.
+    /// Locks for operations on a guest, selected by a hash of its name.
     turns: [Mutex<()>; TURNS],
     /// The borrower.
     pub(crate) borrower: OnceLock<Arc<dyn Borrower>>,
@@ -70,9 +69,8 @@ pub struct Pool {
 impl Pool {
     /// Opens the pool in a folder, and reads the allocations of its files.
     ///
-    /// # Errors
-    /// Each of the settings that can't be met has an error of its own; [`Error::Locked`] when another process has the
-    /// pool; [`Error::Foreign`] when something else lies in the folder.
+    /// Each setting that can't be used has its own error; [`Error::Locked`] if another process uses the pool;
+    /// [`Error::Foreign`] if the folder contains something else.
     pub fn open(settings: &Settings) -> Result<Self, Error> {
         let Settings { capacity_bytes, section_bytes, .. } = *settings;
         let path = &settings.dir;
@@ -97,19 +95,19 @@ impl Pool {
         Ok(Self { settings, backing, dir, pagemap, accounts, turns, borrower })
     }
 
-    /// Where the memory comes from.
+    /// The kind of memory.
     #[must_use]
     pub fn backing(&self) -> Backing {
         self.backing
     }
 
-    /// A section.
+    /// The size of a section.
     #[must_use]
     pub fn section_bytes(&self) -> u64 {
         self.settings.section_bytes
     }
 
-    /// What guests can have together.
+    /// The capacity for all guests together.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
         self.settings.capacity_bytes
@@ -121,7 +119,7 @@ impl Pool {
         self.accounts().usage()
     }
 
-    /// A file's path, for QEMU's `mem-path`, whether there is the file or not.
+    /// A file's path, for QEMU's `mem-path`, whether or not the file exists.
     ///
     /// # Errors
     /// [`Error::GuestName`], [`Error::DeviceNumber`].
@@ -130,12 +128,12 @@ impl Pool {
         Ok(self.settings.dir.join(guest).join(file.name()?))
     }
 
-    /// Creates a file, and the guest with its first one. Boot memory, of any multiple of [`UNIT_BYTES`] and of a huge
-    /// page, is reserved in full. A device may become as large as `bytes`, a multiple of sections, and has nothing at
-    /// first. An existing file of this size is used, and its boot memory completed. Returns its path.
+    /// Creates a file, and the guest with its first one. Boot memory, a multiple of [`UNIT_BYTES`] and of a huge page,
+    /// is reserved in full. A device can grow to `bytes`, a multiple of sections, and has no memory at first. An
+    /// existing file of this size is used, and its boot memory completed. Returns its path.
     ///
     /// # Errors
-    /// [`Error::OtherSize`], [`Error::Dry`], [`Error::Unaligned`]; there is no file then that was not there before.
+    /// [`Error::OtherSize`], [`Error::Dry`], [`Error::Unaligned`]; then no new file exists.
     pub fn create(&self, guest: &str, file: GuestFile, bytes: u64) -> Result<PathBuf, Error> {
         let path = self.path(guest, file)?;
         let (unit_bytes, reserved) = match file {
@@ -190,7 +188,7 @@ impl Pool {
         let opened = self.open_file(guest, &path)?;
         let mut before = self.account(guest, file).ok_or(Error::NoFile { path: path.clone() })?;
         if before.full_below == 0 {
-            // If there may be a hole below the ready memory, the guest plugs that one.
+            // If there may be a hole below the ready memory, the guest plugs that hole first.
             before = self.take_ready(guest, file, &opened, before, 0)?;
         }
         let (set_aside_bytes, bound_bytes) = (before.set_aside, before.bound);
@@ -242,7 +240,7 @@ impl Pool {
         let mut account = self.account(guest, file).ok_or(Error::NoFile { path })?;
         let allocated = opened.allocated()?;
         if account.ready > 0 && allocated < size_bytes + account.ready {
-            // A guest that was reset: QEMU has emptied the file.
+            // The guest was reset: QEMU has emptied the file.
             account = account.with_ready(0);
             account.full_below = 0;
         }
@@ -251,7 +249,7 @@ impl Pool {
         let room = account.bound.saturating_sub(account.set_aside);
         let wanted = bytes.saturating_sub(surplus).min(room);
         let wanted = wanted - wanted % self.section_bytes();
-        // Where a hole may have come below what lies ready, the guest would plug that one.
+        // If there may be a new hole below the ready memory, the guest plugs that hole first.
         let kept = if account.full_below == 0 { 0 } else { wanted };
         self.accounts().set(guest, file, account);
         account = self.take_ready(guest, file, &opened, account, kept)?;
@@ -305,7 +303,7 @@ impl Pool {
             opened.give_back_unplugged(&Rest { section, size: size_bytes, ready, pagemap })?
         };
         let allocated = opened.allocated()?;
-        // A guest that was reset: QEMU has emptied the file.
+        // The guest was reset: QEMU has emptied the file.
         let size_bytes = size_bytes.min(before.bound);
         let ready = if allocated < size_bytes + before.ready { 0 } else { before.ready };
         let set_aside = (allocated - ready).max(size_bytes);
@@ -343,7 +341,7 @@ impl Pool {
         Ok(released)
     }
 
-    /// Removes a device's file that no VM uses.
+    /// Removes the file of a device that no VM uses.
     ///
     /// # Errors
     /// [`Error::InUse`], with nothing changed; [`Error::NoFile`].
@@ -369,10 +367,10 @@ impl Pool {
         self.clear_those(guest, |_| true)
     }
 
-    /// The same for memory that the pool holds for a guest, but not for counted memory.
+    /// The same for the memory that the pool holds for a guest, without its counted memory.
     ///
     /// # Errors
-    /// As [`Self::clear`].
+    /// Like [`Self::clear`].
     pub fn clear_held(&self, guest: &str) -> Result<u64, Error> {
         self.clear_those(guest, |file| !matches!(file, GuestFile::Counted(_)))
     }
@@ -400,7 +398,7 @@ impl Pool {
                 Err(errno) => return Err(Error::io("remove", &path)(errno)),
             }
         }
-        // The memory is free once the last descriptor is gone, and counts as free only then.
+        // The memory is free once the last descriptor is closed, so count it as free only afterwards.
         drop(leases);
         drop(opened);
         let mut released = 0;
@@ -474,7 +472,7 @@ impl Pool {
         to: Account,
         bytes: u64,
     ) -> Result<(), Error> {
-        // Others may take the returned memory.
+        // Other guests may take the returned memory first.
         for _ in 0..RECALLS_MAX {
             if self.accounts().claim(guest, file, to.with(bytes)).is_ok() {
                 return Ok(());
@@ -523,7 +521,7 @@ impl Pool {
         Ok(after)
     }
 
-    /// Makes a file; with the guest's folder, when it is the first.
+    /// Creates a file, and the guest's folder with the first one.
     fn make(&self, guest: &str, path: &Path, bytes: u64, reserved: u64) -> Result<(), Error> {
         let guest_path = self.settings.dir.join(guest);
         let group = self.settings.group;
@@ -542,7 +540,7 @@ impl Pool {
         made.map(drop)
     }
 
-    /// Allocates what was claimed.
+    /// Allocates the claimed memory.
     fn fill(&self, file: &SectionFile, bytes: u64, from: u64, bound: u64) -> Result<u64, Error> {
         let dry = |room| Error::Dry { asked_bytes: bytes, free_bytes: room };
         self.check_room(bytes)?;
@@ -581,7 +579,7 @@ fn read_back(
                 GuestFile::Device(_) => allocated,
             };
             accounts.set(&guest, file, Account { bound, set_aside, ..Account::default() });
-            // What is counted only is held by its guest.
+            // Counted memory is held by the guest itself.
             held += if matches!(file, GuestFile::Counted(_)) { bound } else { allocated };
         }
     }

@@ -36,8 +36,8 @@ pub struct Rest<'a> {
 
 impl SectionFile {
     /// Releases memory that was reserved but not plugged, and returns whether there was any. Does nothing if fewer
-    /// sections were touched than the guest has: then QEMU does not touch plugged memory, and the guest's memory can't
-    /// be determined.
+    /// sections were touched than the guest has: then QEMU does not touch memory when it plugs it, so the guest's
+    /// memory can't be identified.
     ///
     /// # Errors
     /// [`Error::Io`]
@@ -61,7 +61,7 @@ impl SectionFile {
                 unplugged.push(section);
             }
             if touched >= rest.size {
-                // All that it has lies below.
+                // All of the guest's memory lies below.
                 has_given |= !unplugged.is_empty();
                 unplugged.drain(..).try_for_each(|section| self.give_back(section))?;
             }
@@ -73,7 +73,7 @@ impl SectionFile {
         match (self.backing, pagemap) {
             (Backing::Tmpfs, _) => match seek(&self.descriptor, SeekFrom::Data(section.start)) {
                 Ok(data) => Ok(data < section.end),
-                // There is none up to the end.
+                // There is no data up to the end.
                 Err(Errno::NXIO) => Ok(false),
                 Err(errno) => Err(errno),
             },
@@ -91,7 +91,7 @@ impl SectionFile {
     fn is_page_touched(&self, at: u64, bytes: u64, pagemap: &Pagemap) -> Result<bool, Errno> {
         let before = fstat(&self.descriptor)?.st_blocks;
         match self.allocate(at, bytes) {
-            // No page is left for a hole.
+            // No page is available for a hole.
             Err(Errno::NOSPC | Errno::NOMEM) => return Ok(false),
             made => made?,
         }

@@ -1,5 +1,5 @@
-//! Single cases of a guest's state machine, each with a pool that gives whatever is asked for unless it says otherwise, and a
-//! guest that changes its size when the test says so.
+//! Single cases of a guest's state machine. Each has a pool that grants every request, unless the case says otherwise,
+//! and a guest that changes its size when the test tells it to.
 
 mod needs;
 
@@ -17,7 +17,7 @@ struct Case {
     device: Device,
     free: u64,
     now_us: u64,
-    /// What the machine wanted since it was looked at last.
+    /// The machine's actions since the last look.
     seen: Vec<Action>,
     next_order: u64,
 }
@@ -37,7 +37,7 @@ fn settings() -> Settings {
 }
 
 impl Case {
-    /// A guest that has so many sections beside its boot memory.
+    /// A guest with this many sections beside its boot memory.
     fn new(settings: Settings, sections: u64) -> Self {
         let bytes = sections * S;
         let device = Device {
@@ -57,7 +57,7 @@ impl Case {
         case
     }
 
-    /// The same, with an agent that has said hello and, with so much available, how the guest is.
+    /// The same with an agent that has sent its hello and a status with this much available memory.
     fn with_agent(settings: Settings, sections: u64, available_bytes: u64) -> Self {
         let mut case = Self::new(settings, sections);
         case.tell(Event::AgentConnected);
@@ -119,12 +119,12 @@ impl Case {
         }
     }
 
-    /// The operator wants a size in all.
+    /// The operator orders a total size.
     fn order(&mut self, to_bytes: u64) {
         self.give_order(to_bytes, false);
     }
 
-    /// The same, whatever the guest says of it.
+    /// The same with force, whatever the guest's status is.
     fn force(&mut self, to_bytes: u64) {
         self.give_order(to_bytes, true);
     }
@@ -135,7 +135,7 @@ impl Case {
         self.tell(Event::Order(Order { id, who, to_bytes, roll_back: false, force }));
     }
 
-    /// So much time passes in steps of 2 ms, in which the devices are read.
+    /// Lets this much time pass in steps of 2 ms, reading the devices in each.
     fn pass(&mut self, us: u64) {
         let until_us = self.now_us + us;
         while self.now_us < until_us {
@@ -144,7 +144,7 @@ impl Case {
         }
     }
 
-    /// The guest does what it is asked, and its agent says so.
+    /// The guest does what it is asked, and its agent reports it.
     fn obey(&mut self) {
         self.device.size_bytes = self.device.requested_bytes;
         self.pass(2 * MS);
@@ -153,7 +153,7 @@ impl Case {
         }
     }
 
-    /// The agent says that all is as it said.
+    /// The agent confirms its last status.
     fn reported(&mut self) {
         let id = self.seen().iter().find_map(report).expect("the agent is asked");
         self.agent(FromGuest::Reported { id });
@@ -167,7 +167,7 @@ impl Case {
         self.guest.view()
     }
 
-    /// What the machine wanted since this was asked last.
+    /// The machine's actions since the last call.
     fn seen(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.seen)
     }
@@ -187,7 +187,7 @@ impl Case {
     }
 }
 
-/// The guest's kernel took 64 MiB for itself.
+/// A status. The guest's kernel took 64 MiB for itself.
 fn status(size_bytes: u64, available_bytes: u64) -> Status {
     let total_bytes = size_bytes - (64 << 20);
     Status { total_bytes, available_bytes, kernel_free_bytes: BOOT / 2, ..Status::default() }
@@ -224,7 +224,7 @@ fn no_size_is_rounded_up_beyond_what_the_guest_may_have() {
     assert!(
         matches!(case.end(), End::Refused(why) if why.contains("more than the guest can have"))
     );
-    // It gets what whole sections there are, also where it asks for all of it.
+    // It gets all whole sections that there are, even if it asks for more.
     case.agent(FromGuest::Need { id: 1, bytes: 2 * S + S / 2, urgent: true, wait_ms: 0 });
     case.obey();
     assert_eq!(case.end(), End::Reached);
@@ -282,7 +282,7 @@ fn what_the_boot_before_a_reset_said_does_not_count() {
     case.tell(Event::Reset);
     let view = case.view();
     assert_eq!((view.status, view.kernel, view.status_size_bytes), (None, None, 0));
-    // A new boot that says nothing is not judged by what the old one said.
+    // Statuses of the old boot do not count for a new boot without a status.
     case.obey();
     case.order(BOOT);
     assert!(offline_ids(&case.seen()).is_empty());
@@ -295,7 +295,7 @@ fn what_is_offline_meanwhile_is_not_the_kernels() {
     case.order(size - 4 * S);
     let ids = offline_ids(&case.seen());
     case.agent(FromGuest::Offlined { id: ids[0], bytes: 4 * S });
-    // The agent has set all of it offline, and the device takes a while.
+    // The agent has set all of it offline, and the device is slow.
     case.pass(1500 * MS);
     case.says(status(size - 4 * S, 4 * S));
     assert_eq!(case.view().status_size_bytes, size - 4 * S);
@@ -320,7 +320,7 @@ fn what_was_taken_since_the_last_status_is_not_available() {
     assert_eq!(shrink(&mut case), End::Reached);
     let End::Refused(why) = shrink(&mut case) else { panic!("nothing more is available") };
     assert!(why.starts_with("256.0 MiB is available"), "{why}");
-    // What it was given since is.
+    // Memory that it was given since counts.
     case.order(case.size() + S);
     case.obey();
     case.seen();
@@ -337,7 +337,7 @@ fn messages_that_are_not_heard_are_counted_for_good() {
         assert_eq!(case.view().ignored_messages, 2 * second);
         case.now_us += 1_000_000;
     }
-    // A second has room for so many messages, and fewer wishes.
+    // A second allows this many messages, but fewer requests.
     let before = case.view().ignored_messages;
     for _ in 0..200 {
         case.now_us += MS;
@@ -374,13 +374,13 @@ fn a_guest_in_need_breaks_off_what_shrinks_it_and_not_what_makes_it_grow() {
     assert_eq!(case.ends(), []);
     case.agent(FromGuest::Need { id: 3, bytes: S, urgent: true, wait_ms: 0 });
     assert_eq!(case.end(), End::Superseded);
-    // It keeps what it was to give, and everybody sees it.
+    // It keeps the memory that it should have given, and the view shows it.
     assert_eq!(case.view().kept_bytes, 2 * S);
     case.obey();
     case.seen();
     case.pass(61_000 * MS);
     assert_eq!(case.view().kept_bytes, 0);
-    // But not what the operator forces.
+    // But it does not stop a forced order.
     case.force(case.size() - 2 * S);
     case.agent(FromGuest::Need { id: 4, bytes: S, urgent: true, wait_ms: 0 });
     assert_eq!(case.ends(), []);
@@ -392,7 +392,7 @@ fn what_is_broken_off_is_held_before_more_is_set_aside() {
     case.order(BOOT + 2 * S);
     case.device.size_bytes = S;
     case.seen();
-    // The guest plugs one more section while it is read, and another while it is held.
+    // The guest plugs one more section while the devices are read, and another while it is held.
     case.order(BOOT + 4 * S);
     case.device.size_bytes = 2 * S;
     let held = |bytes| Action::Request { device: 0, bytes };
@@ -417,7 +417,7 @@ fn a_status_from_before_a_change_says_nothing_of_what_came_after() {
     case.order(before + S);
     case.obey();
     case.seen();
-    // The last section is plugged, and not online yet: it is not the kernel's.
+    // The last section is plugged but not online yet: the kernel has not taken it.
     case.says(status(before, 4 * S));
     assert_eq!(case.view().status_size_bytes, before);
     case.order(before);
@@ -425,10 +425,10 @@ fn a_status_from_before_a_change_says_nothing_of_what_came_after() {
         case.agent(FromGuest::Offlined { id, bytes: S });
     }
     case.obey();
-    // One that was on its way while the guest shrank.
+    // A status that was in flight while the guest shrank.
     case.says(status(before + S, 5 * S));
     assert_eq!(case.view().status_size_bytes, before);
-    // After a while at rest it is worked out anew: 32 MiB more are the kernel's.
+    // After a while at rest it is computed again: the kernel has taken 32 MiB more.
     case.pass(1100 * MS);
     case.says(status(before - (32 << 20), 4 * S));
     assert_eq!(case.view().status_size_bytes, before);
@@ -443,7 +443,7 @@ fn what_is_found_under_way_is_said() {
     let device = Device { requested_bytes: S, set_aside_bytes: S, ..device };
     let mut case = Case::attached(settings(), device);
     assert!(said(&mut case));
-    // It is brought to rest first, and goes on then.
+    // The guest is brought to rest first; then the order continues.
     case.obey();
     case.obey();
     assert_eq!(case.end(), End::Reached);
@@ -451,7 +451,7 @@ fn what_is_found_under_way_is_said() {
 
 #[test]
 fn what_is_set_aside_already_may_lie_elsewhere_than_where_the_guest_plugs() {
-    // By a daemon that was killed.
+    // Left by a killed daemon.
     let device = Device {
         max_bytes: 28 * S,
         size_bytes: 2 * S,
@@ -469,7 +469,7 @@ fn what_is_set_aside_already_may_lie_elsewhere_than_where_the_guest_plugs() {
     assert_eq!(case.seen(), expected);
     case.obey();
     assert_eq!((case.end(), case.device.set_aside_bytes), (End::Reached, 4 * S));
-    // By an order that is broken off by one that shrinks the guest, and that by one that makes it grow again.
+    // Left by an order that was superseded by a shrink, which was superseded by a growth.
     case.order(BOOT + 8 * S);
     case.order(BOOT + 2 * S);
     case.device.size_bytes = 3 * S;
@@ -495,7 +495,7 @@ fn what_an_agent_set_offline_for_a_daemon_that_is_gone_comes_online_again() {
     let mut case = Case::attached(settings(), device);
     case.tell(Event::AgentConnected);
     case.hello();
-    // The guest keeps it: the change that was found ends where it is.
+    // The guest keeps it: the adopted change ends where it is.
     case.pass(12_000 * MS);
     let seen = case.seen();
     assert!(seen.contains(&Action::Tell(FromHost::Online)), "{seen:?}");
@@ -553,7 +553,7 @@ fn a_further_device_is_wanted_where_the_first_is_too_small_and_the_guest_rests()
     assert_eq!(case.guest.lacks_bytes(), 0, "not while it changes");
     case.obey();
     assert_eq!(case.guest.lacks_bytes(), 9 * S);
-    // All new memory is movable: 16 times the boot memory is the most.
+    // All new memory is movable, so the limit is 16 times the boot memory.
     case.tell(Event::Settings(Settings { most_bytes: 100 * S, ..settings() }));
     assert_eq!(case.guest.lacks_bytes(), 32 * S);
     case.tell(Event::Detached("gone".into()));

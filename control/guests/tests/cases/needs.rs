@@ -1,4 +1,4 @@
-//! Guests and their programs that need more, and what they are answered.
+//! Requests of guests and their programs for memory, and the answers.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn a_program_that_nobody_gives_memory_in_time_gets_what_there_is_or_a_line() {
     let why = "the pool is dry; no guest gave any in 5 s";
     assert_eq!(answers(&mut case), [(9, 0, Some(why.into()))]);
     assert_eq!(case.view().wanted_bytes, 0);
-    // However long a program would wait, the host does not.
+    // The host's own limit applies, however long a program would wait.
     case.agent(program(10, 4, u32::MAX));
     case.pass(20_100 * MS);
     assert_eq!(answers(&mut case).len(), 1);
@@ -68,7 +68,7 @@ fn a_program_waits_for_the_end_of_a_change() {
     case.pass(2_100 * MS);
     assert_eq!(answers(&mut case), [(9, 2 * S, None)]);
     assert_eq!(case.size(), BOOT + 3 * S);
-    // So many wait, and no more.
+    // Only this many may wait.
     case.order(BOOT + 4 * S);
     (0..9).for_each(|id| case.agent(program(id, 1, 15_000)));
     let why = "a change of size is in progress";
@@ -117,7 +117,7 @@ fn a_size_is_reached_when_the_agent_says_that_it_is_online() {
     assert!(case.guest.running().is_some(), "the answer to something else");
     case.agent(FromGuest::Arrived { id, bytes });
     assert_eq!(case.end(), End::Reached);
-    // What comes back is not waited for.
+    // The host does not wait for memory that is being returned.
     case.force(BOOT + 2 * S);
     case.device.size_bytes = 2 * S;
     case.pass(2000 * MS);
@@ -142,7 +142,7 @@ fn an_agent_that_does_not_say_so_is_not_waited_for_long() {
     assert!(case.guest.running().is_some());
     case.tell(Event::AgentGone);
     assert_eq!(case.guest.running(), None);
-    // One that says that it is not online is believed, and the operator sees it.
+    // If the agent reports memory as not online, the host believes it, and the operator sees it.
     let mut case = Case::with_agent(settings(), 0, S);
     case.order(BOOT + 2 * S);
     case.device.size_bytes = 2 * S;
@@ -184,12 +184,12 @@ fn a_guest_that_was_full_is_asked_again_before_it_is_refused() {
     assert!(case.guest.running().is_some());
     case.obey();
     case.seen();
-    // Full as before.
+    // As full as before.
     let mut case = Case::with_agent(settings(), 4, S);
     case.order(BOOT);
     case.reported();
     assert!(matches!(case.end(), End::Refused(why) if why.contains("available in the guest")));
-    // Nobody else is held up, and a newer order takes its place.
+    // No other request is delayed, and a newer order replaces it.
     case.order(BOOT);
     case.order(BOOT + S);
     assert_eq!(case.end(), End::Superseded);
@@ -236,7 +236,7 @@ fn what_an_agent_foresees_waits_for_memory_of_others() {
     case.obey();
     case.pass(3000 * MS);
     assert_eq!(answers(&mut case), [(9, 4 * S, None)]);
-    // Not for the end of a change: it asks again.
+    // But it does not wait for the end of a change: the agent asks again.
     case.free = 4 * S;
     case.order(BOOT + 5 * S);
     case.agent(program(10, 1, 0));

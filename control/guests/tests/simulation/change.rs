@@ -1,4 +1,4 @@
-//! The model's change of size: which stage follows which, and when.
+//! The model's change of size: the order and times of its stages.
 
 use spillway_guests::agent::FromHost;
 use spillway_guests::{Action, Cause, End, Facts, Order, Outcome, Times, Who};
@@ -6,30 +6,30 @@ use spillway_types::Size;
 
 use crate::model::{Model, Need, total};
 
-/// How long things may take, microseconds.
+/// Longest durations, microseconds.
 const REST: u64 = 2_000_000;
 const ONLINE: u64 = 2_000_000;
 const ASKED_AGAIN: u64 = 900_000;
 const POOL_ASKED_AGAIN: u64 = 20_000;
 
-/// Where a change is.
+/// The stage of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// What was broken off has to rest first.
+    /// An interrupted change must come to rest first.
     Rest { until: u64 },
-    /// The pool is asked for this device.
+    /// The pool is asked to reserve for this device.
     Reserve { device: usize },
-    /// The pool was dry, and is asked again.
+    /// The pool was exhausted, and is asked again.
     Wait { until: u64 },
-    /// The agent is asked.
+    /// The agent is asked to set blocks offline.
     Offline { id: u64, until: u64 },
-    /// The devices are asked, and at a time asked again.
+    /// The devices are asked, and asked again at a time.
     Plug { until: u64, again: u64 },
-    /// The agent is asked whether all is online.
+    /// The agent is asked to report when all is online.
     Online { id: u64, until: u64 },
-    /// The devices are asked for what they have, or had.
+    /// The devices are asked to keep their size, or to restore the former one.
     Back { until: u64, again: u64 },
-    /// The pool has to take back from so many devices.
+    /// The pool must release memory of this many devices.
     Release { of: usize },
 }
 
@@ -40,17 +40,17 @@ pub struct Change {
     pub aim: u64,
     from: Facts,
     to: Vec<u64>,
-    /// What each device can get of what was set aside for this order.
+    /// What each device can plug of the memory reserved for this order.
     can_get: Vec<u64>,
-    /// The devices were read since they were asked last.
+    /// Whether the devices were read since the last request.
     pub is_read: bool,
     pub stage: Stage,
-    /// When each stage was entered.
+    /// The time at which each stage was entered.
     diary: Vec<(u64, Stage)>,
     end: End,
-    /// The agent may have set something offline.
+    /// Whether the agent may have set blocks offline.
     has_offline: bool,
-    /// What the pool said first.
+    /// The pool's first error.
     dry: Option<String>,
 }
 
@@ -73,7 +73,7 @@ impl Change {
         }
     }
 
-    /// What a daemon finds under way.
+    /// A change that a daemon finds in progress.
     pub fn adopted(now: u64, order: Order, vm: &Facts) -> Self {
         let to = vm.devices.iter().map(|it| it.requested_bytes).collect();
         let mut change = Self::new(now, order, vm, order.to_bytes, to);
@@ -92,12 +92,12 @@ impl Change {
         self.aim.saturating_sub(total(&self.from))
     }
 
-    /// What others could give it.
+    /// Memory that it waits for other guests to give.
     pub fn waits_for(&self) -> u64 {
         if matches!(self.stage, Stage::Wait { .. }) { self.aim - total(&self.from) } else { 0 }
     }
 
-    /// The program that waits for that.
+    /// The request of the program that waits for that memory.
     pub fn program(&self) -> Option<Need> {
         match self.order.who {
             Who::Guest { need, cause: Cause::Program, until_us } if self.waits_for() > 0 => {
@@ -108,13 +108,13 @@ impl Change {
         }
     }
 
-    /// Whoever waits for memory of others without need for it at this moment.
+    /// Whether the requester waits for memory of others without needing it at once.
     pub fn waits_with_time(&self) -> bool {
         let is_last = matches!(self.order.who, Who::Guest { cause: Cause::LastMoment, .. });
         matches!(self.order.who, Who::Guest { .. }) && !is_last && self.waits_for() > 0
     }
 
-    /// From the diary: each stage lasted until the next began.
+    /// Computed from the diary: each stage lasted until the next began.
     fn times(&self, now: u64) -> Times {
         let mut times = Times::default();
         for ((since, stage), (until, _)) in self.diary.iter().zip(&self.diary[1..]) {
@@ -134,7 +134,7 @@ impl Change {
         times
     }
 
-    /// When something is due.
+    /// The times at which something is due.
     pub fn due(&self) -> Vec<u64> {
         match self.stage {
             Stage::Rest { until }
@@ -160,13 +160,13 @@ impl Model {
         }
     }
 
-    /// A newer order takes the place of this one.
+    /// A newer order replaces this one.
     pub fn supersede(&mut self, now: u64, by: Who) {
         let Some(change) = &self.change else { return };
         let (who, aim) = (change.order.who, change.aim);
         let kept = self.size().saturating_sub(aim);
         let waits = change.program().filter(|need| now < need.until);
-        // What is plugged has reached its aim.
+        // A change whose memory is plugged has reached its aim.
         let is_plugged = matches!(change.stage, Stage::Online { .. });
         let end = if is_plugged { change.end.clone() } else { End::Superseded };
         if matches!(by, Who::Guest { .. }) {
@@ -181,7 +181,7 @@ impl Model {
         }
     }
 
-    /// The change ends as it is.
+    /// Ends the change at the present size.
     pub fn end(&mut self, now: u64, end: End) {
         let Some(change) = &self.change else { return };
         let Who::Guest { need, .. } = change.order.who else {
@@ -197,7 +197,7 @@ impl Model {
         if change.has_offline {
             self.tell(FromHost::Online);
         }
-        // A part is better than a reason.
+        // A granted part needs no reason.
         let why = why.filter(|_| size == from);
         self.tell(FromHost::Answer { id: need, granted_bytes: size.abs_diff(from), why });
         self.close(now, end);
@@ -228,10 +228,10 @@ impl Model {
         devices.all(|it| it.size_bytes == it.requested_bytes)
     }
 
-    /// More for the first device that has too little, from this one on; then the guest is asked.
+    /// Reserves for the first device, from this one on, that has too little; then asks the guest.
     pub fn set_aside(&mut self, now: u64, from: usize) {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
-        // What lies in the file from before may not be where the guest plugs next.
+        // Memory that was reserved earlier may not lie where the guest plugs next.
         let has = |at: usize| vm.devices[at].size_bytes.max(change.can_get[at]);
         let lacks = |at: usize| change.to[at].saturating_sub(has(at));
         let shrinks = change.aim < total(&change.from);
@@ -245,7 +245,7 @@ impl Model {
                 self.actions.push(Action::Reserve { device, more_bytes });
                 return;
             }
-            // What the guest is about to take can't be told from what it is to get.
+            // Memory that the guest is about to plug can't be distinguished from new reservations.
             self.enter(now, Stage::Rest { until: now + REST });
             self.keep_what_is_there();
         } else if shrinks && self.has_agent() {
@@ -294,7 +294,7 @@ impl Model {
             Who::Guest { until_us, .. } if now < until_us => {
                 self.enter(now, Stage::Wait { until: now + POOL_ASKED_AGAIN });
             }
-            // At the end of its time it takes half, and half of that.
+            // At the end of the wait it takes half, then half of that.
             Who::Guest { .. } if half > 0 && self.aim_lower(half) => self.set_aside(now, 0),
             Who::Guest { .. } if waited_s > 0 => {
                 self.ends_as(End::Refused(format!("{why}; no guest gave any in {waited_s} s")));
@@ -311,7 +311,7 @@ impl Model {
         }
     }
 
-    /// Aims at so many bytes more than there were, where the devices hold them.
+    /// Lowers the aim to this many bytes of growth, if the devices hold them.
     fn aim_lower(&mut self, more: u64) -> bool {
         let (Some(change), Some(vm)) = (&mut self.change, &self.vm) else { return false };
         let aim = total(&change.from) + more;
@@ -338,7 +338,7 @@ impl Model {
         self.ask_devices();
     }
 
-    /// Each device that is not there is asked.
+    /// Asks each device that has not reached its aim.
     fn ask_devices(&mut self) {
         let (Some(change), Some(vm)) = (&mut self.change, &self.vm) else { return };
         for (device, (it, &bytes)) in vm.devices.iter().zip(&change.to).enumerate() {
@@ -376,7 +376,7 @@ impl Model {
         }
     }
 
-    /// Each device is asked for what it has, where it was asked for something else.
+    /// Asks each device to keep its present size, if it was asked for another one.
     fn keep_what_is_there(&mut self) {
         let Some(vm) = &self.vm else { return };
         let differs =
@@ -386,7 +386,7 @@ impl Model {
         self.change.iter_mut().for_each(|change| change.is_read = false);
     }
 
-    /// What time and readings bring about: one step.
+    /// Advances by one step, by time and readings.
     pub fn go_on(&mut self, now: u64) {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
         let mut asked = vm.devices.iter().zip(&change.to);
@@ -399,7 +399,7 @@ impl Model {
                 self.ends_as(End::Refused(why.into()));
                 self.release(now);
             }
-            // It has changed since it was asked to stay: it stays as it is now.
+            // It has changed since it was asked to stay: it stays at its present size.
             Stage::Rest { .. } if change.is_read => self.keep_what_is_there(),
             Stage::Wait { until } if now >= until => self.set_aside(now, 0),
             Stage::Offline { until, .. } if now >= until => self.plug(now),
@@ -430,7 +430,7 @@ impl Model {
         }
     }
 
-    /// New memory is waited for until it is online, where somebody says so and the guest can wait.
+    /// Waits until new memory is online, if an agent reports it and the guest can wait.
     fn arrive(&mut self, now: u64) {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
         let is_urgent = matches!(change.order.who, Who::Guest { cause: Cause::LastMoment, .. });
@@ -476,7 +476,7 @@ impl Model {
         self.keeps(now, who, kept);
     }
 
-    /// The guest keeps what it has.
+    /// The guest keeps its present size.
     fn stay(&mut self, now: u64) {
         let sizes = self.vm.iter().flat_map(|vm| &vm.devices).map(|it| it.size_bytes).collect();
         let Some(change) = &mut self.change else { return };
@@ -485,7 +485,7 @@ impl Model {
         self.ask_devices();
     }
 
-    /// What a resting device has beyond its size goes back; after growth the file is looked at in any case.
+    /// Releases what devices at rest have reserved beyond their size. After growth the file is examined in any case.
     fn release(&mut self, now: u64) {
         let (Some(change), Some(vm)) = (&self.change, &self.vm) else { return };
         let mut wanted = Vec::new();

@@ -1,5 +1,5 @@
-//! The real machine beside the model, with events that come in any order, and right where something is decided: at the very
-//! microsecond that something is due, a byte below a bound and above it.
+//! The real machine compared with the model. Events come in any order, and often exactly at the point of a decision: at
+//! the microsecond when something is due, or a byte below or above a bound.
 
 use spillway_guests::agent::{FromGuest, FromHost, Profile, Status};
 use spillway_guests::{Action, Device, Event, Facts, Order, Settings, Who};
@@ -13,17 +13,17 @@ const BOOT: u64 = 4 * S;
 /// Events of a run.
 const EVENTS: u64 = 120;
 
-/// A guest with its VM and its part of a pool, each of which does what it likes.
+/// A guest with its VM and its part of a pool, all of which behave at random.
 struct Any {
     random: Random,
     now: u64,
     pair: Pair,
     vm: Facts,
-    /// What the pool has for it, bytes.
+    /// The pool's free bytes.
     free: u64,
-    /// The monitor answers.
+    /// Whether the monitor answers.
     is_there: bool,
-    /// What the agent was asked: by which message, and how much.
+    /// Messages to the agent that are not answered yet.
     asked: Vec<FromHost>,
     orders: u64,
 }
@@ -55,7 +55,7 @@ impl Any {
         any
     }
 
-    /// A daemon that is gone has left something half done.
+    /// Simulates a change that a killed daemon left incomplete.
     fn found_under_way(&mut self) {
         for device in &mut self.vm.devices {
             let sections = 1 + device.max_bytes / S;
@@ -104,7 +104,7 @@ impl Any {
             }
             Action::Release { device, size_bytes } => {
                 let it = &mut self.vm.devices[device];
-                // A file may hold more than the guest has: what lies there is not all known.
+                // A file may hold more than the guest has, and not all of it is known.
                 let holds = if self.random.one_in(8) { it.set_aside_bytes } else { size_bytes };
                 let left = holds.max(it.size_bytes).max(it.requested_bytes);
                 self.free += it.set_aside_bytes.saturating_sub(left);
@@ -119,7 +119,7 @@ impl Any {
         }
     }
 
-    /// The guest's driver does some of what it is asked.
+    /// The guest's driver does part of the requested change.
     fn move_on(&mut self) {
         for device in &mut self.vm.devices {
             let steps = match self.random.below(4) {
@@ -145,7 +145,7 @@ impl Any {
         }
     }
 
-    /// Time passes, often until something is due, or until just before it.
+    /// Lets time pass, often until something is due or just before.
     fn pass(&mut self) {
         let model = &self.pair.model;
         let rests = 2000 * u64::from(model.settings.interval_ms);
@@ -169,7 +169,7 @@ impl Any {
         };
     }
 
-    /// A size that is near something that matters.
+    /// A size near a decisive one.
     fn size(&mut self) -> u64 {
         let model = &self.pair.model;
         let (has, ceiling) = (total(&self.vm), model.ceiling(&self.vm));
@@ -189,7 +189,7 @@ impl Any {
         self.nearly(some[at])
     }
 
-    /// It, or a byte more or less, or half a section.
+    /// `bytes`, or a byte more or less, or half a section more or less.
     fn nearly(&mut self, bytes: u64) -> u64 {
         match self.random.below(8) {
             0 => bytes + 1,
@@ -217,7 +217,7 @@ impl Any {
             }
             _ => self.random.below(total_bytes + 1),
         };
-        // What the descriptors of some sections take, with and without what stays free.
+        // The size of the descriptors of some sections, with and without the memory that must stay free.
         let sections = 1 + self.random.below(4);
         let taken = sections * S / 64;
         let kernel_free_bytes = match self.random.below(4) {
@@ -312,7 +312,7 @@ impl Any {
         self.says(FromGuest::Hello { version: 1, kernel, boot, block_bytes: S });
     }
 
-    /// The agent answers what it was asked last, or before that, or something that it was not asked.
+    /// The agent answers its last or an earlier message, or one that it never got.
     fn answer(&mut self) {
         let plugged = self.vm.devices.iter().map(|it| it.size_bytes).sum();
         let ask = |it: &&FromHost| {
@@ -363,7 +363,7 @@ impl Any {
         self.tell(Event::Attached(self.vm.clone()));
     }
 
-    /// More in a second than is heard.
+    /// Sends more messages in a second than are processed.
     fn flood(&mut self) {
         for id in 0..190 + self.random.below(20) {
             match self.random.below(8) {

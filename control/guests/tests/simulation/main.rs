@@ -1,5 +1,5 @@
-//! Guests, a pool and an agent that are slow, lose answers, keep memory, are reset and restarted, around the real state
-//! machine in virtual time. `GUESTS_SEEDS` sets how many seeds are run (1000).
+//! Virtual-time simulation of the real state machine with guests, a pool and an agent. They are slow, lose answers,
+//! keep memory, and are reset and restarted. `GUESTS_SEEDS` sets the number of seeds (1000).
 
 mod change;
 mod lockstep;
@@ -22,16 +22,16 @@ const BOOT: u64 = 4 * S;
 const MOST: u64 = 32 * S;
 const RESIZE_US: u64 = 5_000_000;
 const OFFLINE_US: u64 = 1_000_000;
-/// No order may take longer: hearing how the guest is, offlining, the change, the way back, hearing that it is online, and rest.
+/// Limit of the time of an order: status, offlining, the change, its reversal, online report, and rest.
 const ORDER_MAX_US: u64 =
     1_000_000 + 2 * OFFLINE_US + 2 * RESIZE_US + 2_000_000 + 2_000_000 + 200_000;
-/// Nor may the answer to a program: it waits for memory and for a change under way, and then for a change of its own.
+/// Limit of the time of a program's answer: it waits for memory and a change in progress, then for its own change.
 const PROGRAM_MAX_US: u64 = 20_000_000 + ORDER_MAX_US + 1_100_000;
 
-/// Sections that a file has room for.
+/// Sections of a device's file.
 const SECTIONS: usize = 32;
 
-/// What lies in a part of a device's file.
+/// The state of a section of a device's file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Section {
     Hole,
@@ -39,25 +39,25 @@ enum Section {
     Plugged,
 }
 
-/// QEMU and the guest's driver: what is requested is plugged or unplugged block by block.
+/// QEMU and the guest's driver: they plug or unplug the requested size block by block.
 #[derive(Default)]
 struct Vm {
     devices: Vec<Device>,
     /// The files of the devices, section by section.
     files: Vec<[Section; SECTIONS]>,
-    /// Which block the guest gives up next.
+    /// The block that the guest returns next.
     turn: usize,
     is_out_of_reach: bool,
     refuses: bool,
-    /// Blocks that the guest moves in a step; 0 is a guest that does nothing.
+    /// Blocks that the guest moves in a step; 0 means that it does nothing.
     speed: u64,
-    /// Bytes of all devices that it does not give back.
+    /// Bytes of all devices that it does not return.
     keeps_bytes: u64,
     has_agent: bool,
-    /// The agent's answers are on their way until then.
+    /// The agent's answers in flight, and when they arrive.
     answers: Vec<(u64, FromGuest)>,
     mute_agent: bool,
-    /// What the agent set offline, and nobody has taken.
+    /// Bytes that the agent has set offline and no device has unplugged.
     offline_bytes: u64,
 }
 
@@ -68,7 +68,7 @@ impl Vm {
             for _ in 0..self.speed {
                 if device.size_bytes < device.requested_bytes {
                     device.size_bytes += S;
-                    // Whatever was set aside: the lowest that it has not got.
+                    // Wherever memory is reserved, the guest plugs the lowest section that it lacks.
                     let lowest = file.iter_mut().find(|it| **it != Section::Plugged);
                     *lowest.expect("room in the file") = Section::Plugged;
                 } else if device.size_bytes > device.requested_bytes && device.size_bytes > keeps {
@@ -85,7 +85,7 @@ impl Vm {
         }
     }
 
-    /// QEMU takes all from the guest, and empties its files.
+    /// QEMU unplugs all memory and empties the files.
     fn reset(&mut self) {
         for (device, file) in self.devices.iter_mut().zip(&mut self.files) {
             if device.size_bytes > 0 {
@@ -114,13 +114,13 @@ struct World {
     capacity: u64,
     vms: Vec<Vm>,
     machines: Vec<Pair>,
-    /// Orders that have not ended: when they were given.
+    /// When each unfinished order was given.
     open: HashMap<u64, u64>,
     next_order: u64,
     ends: Vec<Outcome>,
-    /// What programs need: whose, when they asked, and how long they wait.
+    /// Programs' requests: the guest, the time, and how long they wait.
     programs: HashMap<u64, (usize, u64, u64)>,
-    /// How programs' needs were answered: granted at once, granted after a wait for memory or for a change, refused.
+    /// Number of programs' answers: granted at once, granted after a wait for memory or a change, refused.
     answered: [u64; 3],
 }
 
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// Hands in an event, and carries out what comes of it, as the driver does: in order, answered at once.
+    /// Passes an event to the machine and executes its actions like the driver: in order, with immediate answers.
     fn tell(&mut self, at: usize, event: Event) {
         let mut actions = self.machines[at].handle(self.now_us, event);
         let mut next = 0;
@@ -212,7 +212,7 @@ impl World {
                     "asked for more than is set aside"
                 );
                 let fails = vm.is_out_of_reach || vm.refuses;
-                // The guest goes on meanwhile: what was read of it may be old.
+                // The guest continues meanwhile, so the last reading may be outdated.
                 if self.random.one_in(2) {
                     vm.step();
                 }
@@ -226,7 +226,7 @@ impl World {
             Action::Release { device, size_bytes } => {
                 let it = &mut vm.devices[device];
                 assert!(it.requested_bytes <= size_bytes, "released what the guest may still take");
-                // What a driver that does not lag behind would see; the machine must not say less.
+                // The size that an up-to-date driver would see; the machine must not release more.
                 if it.size_bytes == size_bytes && it.requested_bytes <= size_bytes {
                     it.set_aside_bytes = size_bytes;
                     let file = vm.files[device].iter_mut();
@@ -302,7 +302,7 @@ impl World {
         self.ends.push(outcome);
     }
 
-    /// An answer to a wish of a guest, of its programs perhaps.
+    /// Handles an answer to a guest's request, perhaps one of its programs.
     fn heard(&mut self, id: u64, granted_bytes: u64, why: Option<String>) {
         let Some((_, since, wait_us)) = self.programs.remove(&id) else { return };
         let took_us = self.now_us - since;
@@ -314,7 +314,7 @@ impl World {
         self.answered[place] += 1;
     }
 
-    /// Memory moves to guests that wait for it, from those who have more than they work on.
+    /// Memory moves to guests that wait for it, from guests with more than their working set.
     fn share(&mut self) {
         if self.machines.iter().all(|machine| machine.wanted_bytes() == 0) {
             return;
@@ -385,7 +385,7 @@ impl World {
         }
     }
 
-    /// Reads the devices, as the driver does before it hands in what may begin a change.
+    /// Reads the devices, as the driver does before an event that may begin a change.
     fn look(&mut self, at: usize) {
         if !self.vms[at].is_out_of_reach {
             self.tell(at, Event::Read(self.vms[at].sizes()));
@@ -460,8 +460,8 @@ impl World {
         self.tell(at, Event::Order(Order { id, who: Who::Operator, to_bytes, roll_back, force }));
     }
 
-    /// The daemon is killed, while it sets memory aside perhaps, and comes back: nothing is known but what the files and the VM
-    /// say.
+    /// Kills the daemon, perhaps while it reserves memory, and restarts it. Only the state of the files and the VM
+    /// remains.
     fn restart(&mut self, at: usize) {
         let sections = self.random.below(1 + self.free() / S);
         let vm = &mut self.vms[at];
@@ -473,7 +473,7 @@ impl World {
         }
         for vm in &mut self.vms {
             for (device, file) in vm.devices.iter_mut().zip(&vm.files) {
-                // A guest that was reset plugs again what it is asked for, and nothing of that is in the file yet.
+                // A guest that was reset plugs its requested size again; the file does not contain that memory yet.
                 device.set_aside_bytes = held_bytes(file).max(device.requested_bytes);
             }
         }
@@ -482,14 +482,14 @@ impl World {
         self.open.clear();
         self.programs.clear();
         for vm in &mut self.vms {
-            // What the agent is at goes on, and nobody hears of it.
+            // The agent continues its work, but no answer arrives.
             for (_, said) in vm.answers.drain(..) {
                 if let FromGuest::Offlined { bytes, .. } = said {
                     vm.offline_bytes = bytes;
                 }
             }
         }
-        // The others' orders are lost, too.
+        // The other guests' orders are lost too.
         for other in 0..self.vms.len() {
             if other != at {
                 let settings = self.machines[other].settings().clone();
@@ -501,7 +501,7 @@ impl World {
         }
     }
 
-    /// All faults end: everything comes to rest, and nothing is left over.
+    /// All faults end: everything must come to rest, and nothing may be left over.
     fn settle(&mut self) {
         for at in 0..self.vms.len() {
             let vm = &mut self.vms[at];
@@ -527,7 +527,7 @@ impl World {
     }
 }
 
-/// Sets the lowest holes of a file aside.
+/// Reserves the lowest holes of a file.
 fn fill(file: &mut [Section], sections: u64) {
     let holes = file.iter_mut().filter(|it| **it == Section::Hole);
     holes.take(sections as usize).for_each(|hole| *hole = Section::SetAside);
@@ -537,7 +537,7 @@ fn held_bytes(file: &[Section]) -> u64 {
     file.iter().filter(|it| **it != Section::Hole).count() as u64 * S
 }
 
-/// A guest for the policy, as the daemon describes it.
+/// A guest as the daemon describes it to the policy.
 fn holder(machine: &Guest) -> Holder {
     let (view, settings) = (machine.view(), machine.settings());
     let working =
@@ -561,7 +561,7 @@ fn settings(random: &mut Random) -> Settings {
     Settings {
         section_bytes: S,
         least_bytes: BOOT + random.below(2) * S,
-        // No whole number of sections for some.
+        // Not always a whole number of sections.
         most_bytes: MOST - random.below(2) * S / 2,
         reserve_bytes: S / 2,
         profile: if random.one_in(4) { Profile::GrowsFar } else { Profile::ReturnsAll },
@@ -584,7 +584,7 @@ fn whatever_fails_the_pool_and_the_guests_agree() {
         let mut world = World::new(seed);
         for _ in 0..40 {
             world.something();
-            // Some things come while another is under way.
+            // Some events come during a change.
             let us = if world.random.one_in(2) { 100_000 } else { 4_000_000 };
             let us = world.random.below(us);
             world.run(us);
@@ -608,7 +608,7 @@ fn whatever_fails_the_pool_and_the_guests_agree() {
     }
     println!("{counts:?}; programs granted at once, late, refused: {answered:?}");
     assert!(answered.iter().all(|&count| count > 0), "{answered:?}");
-    // A simulation in which something never happens shows nothing of it.
+    // A simulation in which a case never occurs does not test it.
     for name in
         ["reached", "partial", "rolled back", "superseded", "refused", "lost", "given to others"]
     {

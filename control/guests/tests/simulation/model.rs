@@ -1,6 +1,7 @@
-//! A second resizer, written from what docs/guests.md and the crate's own pages promise, to be held beside the real one: both
-//! hear the same events, and must want the same of the driver, in the same order and the same words, and show the same.
-//! It is slow and plain: each promise stands in one place, sizes are counted out, and durations are added up from a diary.
+//! A second resizer, written from the promises of docs/guests.md and the crate's documentation, to compare with the
+//! real one. Both get the same events, and must return the same actions in the same order with the same texts, and the
+//! same view. The model is slow and simple: each promise is in one place, sizes are recomputed, and durations are
+//! summed from a diary.
 
 use std::collections::HashMap;
 
@@ -14,33 +15,33 @@ use crate::change::{Change, Stage};
 
 /// A second, microseconds.
 const SECOND: u64 = 1_000_000;
-/// What the host says itself how long it waits, microseconds.
+/// The host's own waits, microseconds.
 const URGENT_WAIT: u64 = 3 * SECOND;
 const PROGRAM_WAIT: u64 = 20 * SECOND;
 const REPORT_WAIT: u64 = SECOND;
 const KEPT: u64 = 60 * SECOND;
-/// Of a guest in a second.
+/// Limits for a guest in a second.
 const MESSAGES: u32 = 200;
 const WISHES: u32 = 16;
-/// Programs that wait for the end of a change.
+/// Most programs that wait for the end of a change.
 const PROGRAMS: usize = 8;
 const OUT_OF_REACH: &str = "the VM's monitor is out of reach";
 const UNDER_WAY: &str = "a change of size is in progress";
-/// Ids that the model gives: the real ones are bound to them by [`Model::compare`].
+/// The model's own ids start here; [`Model::compare`] maps the real ones to them.
 const OWN: u64 = 1 << 60;
 
-/// What an agent has said.
+/// What is known from an agent.
 #[derive(Clone, Debug, Default)]
 pub struct Agent {
     kernel: Option<String>,
     pub status: Option<Status>,
-    /// What its kernel had taken when the guest rested last.
+    /// Memory that its kernel had taken when the guest last rested.
     kernel_took: u64,
     stalled: u64,
     read_again: u64,
 }
 
-/// A program of the guest, or its agent itself, that needs memory.
+/// A request for memory, of a program of the guest or of its agent.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     pub id: u64,
@@ -56,20 +57,20 @@ pub struct Model {
     pub vm: Option<Facts>,
     pub agent: Option<Agent>,
     pub change: Option<Change>,
-    /// An order that waits for the agent's report: the report's id, and until when.
+    /// An order that waits for the agent's report: the report's id, and the deadline.
     pub held: Option<(Order, u64, u64)>,
     pub queue: Vec<Need>,
-    /// The second in which messages and wishes were counted last.
+    /// The second in which messages and requests were last counted, and their numbers.
     heard: (u64, u32, u32),
     ignored: u64,
-    /// When a size was seen to be another than before.
+    /// When the size was last seen to change.
     pub moved: u64,
-    /// A device may have more set aside than it has, since it moved.
+    /// Whether a device may have more reserved than plugged since the last change.
     may_have_left_over: bool,
-    /// What the guest kept, and until when that counts.
+    /// Memory that the guest kept, and until when that counts.
     pub kept: Option<(u64, u64)>,
     last_id: u64,
-    /// What the real machine calls the model's ids.
+    /// The real machine's names for the model's ids.
     names: HashMap<u64, u64>,
     pub actions: Vec<Action>,
 }
@@ -94,7 +95,7 @@ impl Model {
         }
     }
 
-    /// Takes an event. What is wanted then is in `actions`.
+    /// Processes an event. The resulting actions are in `actions`.
     pub fn handle(&mut self, now: u64, event: Event) {
         let is_read = matches!(event, Event::Read(_));
         self.hear(now, event);
@@ -196,7 +197,7 @@ impl Model {
         }
     }
 
-    /// At rest, and while nothing else is done, what a device does not have goes back.
+    /// At rest, and without a change, releases reserved memory beyond a device's size.
     fn give_left_over_back(&mut self) {
         let (Some(vm), None) = (&self.vm, &self.change) else { return };
         let rests = vm.devices.iter().all(|it| it.size_bytes == it.requested_bytes);
@@ -229,7 +230,7 @@ impl Model {
             }
             FromGuest::Status(status) => self.status(now, status),
             FromGuest::Need { id, bytes, urgent, wait_ms } => {
-                // What the agent wants for itself waits for memory, and not for the end of a change.
+                // The agent's own requests wait for memory, but not for the end of a change.
                 let (cause, wait) = match (urgent, u64::from(wait_ms) * 1000) {
                     (true, _) => (Cause::LastMoment, URGENT_WAIT),
                     (false, 0) => (Cause::Foreseen, URGENT_WAIT),
@@ -270,7 +271,7 @@ impl Model {
             self.ignored += 1;
             return;
         }
-        // Said while the guest shrank.
+        // The status was sent while the guest shrank.
         let Some(took) = total(vm).checked_sub(status.total_bytes) else { return };
         let rests = self.change.is_none();
         let long = 2 * 1000 * u64::from(self.settings.interval_ms);
@@ -286,7 +287,7 @@ impl Model {
         }
     }
 
-    /// Why a wish of the guest does not count now.
+    /// Why a request of the guest is refused now.
     fn why_not(&self, size: u64, cause: Cause) -> Option<&'static str> {
         if !self.settings.auto {
             return Some("the guest's size does not change by itself: auto is off");
@@ -329,7 +330,7 @@ impl Model {
         self.order(now, Order { id, who, to_bytes, roll_back: false, force: false });
     }
 
-    /// Those who waited too long are refused; the first of the others has its turn when nothing is under way.
+    /// Refuses requests that waited too long, and starts the next one when no change is in progress.
     fn take_up(&mut self, now: u64, is_read: bool) {
         let (late, others) = self.queue.drain(..).partition(|need| now >= need.until);
         self.queue = others;
@@ -381,7 +382,7 @@ impl Model {
         }
     }
 
-    /// An order that nothing comes of.
+    /// Ends an order without a change.
     fn unchanged(&mut self, order: Order, end: End) {
         let size = self.size();
         if let (End::Refused(why), Who::Guest { need, .. }) = (&end, order.who) {
@@ -397,7 +398,7 @@ impl Model {
         }));
     }
 
-    /// What the order comes to in whole sections, and what each device has to hold for that.
+    /// The aim of an order in whole sections, and each device's size for it.
     fn plan(&self, order: &Order) -> Result<(u64, Vec<u64>), String> {
         let vm = self.vm.as_ref().ok_or(OUT_OF_REACH)?;
         let (has, section, to) = (total(vm), self.settings.section_bytes, order.to_bytes);
@@ -437,12 +438,12 @@ impl Model {
         Ok((aim, to))
     }
 
-    /// Whether the guest's own words speak against a size.
+    /// Whether the guest's status permits a size.
     fn agree(&self, order: &Order, aim: u64) -> Result<(), String> {
         let (Some(agent), Some(vm)) = (&self.agent, &self.vm) else { return Ok(()) };
         let (Some(status), has) = (agent.status, total(vm)) else { return Ok(()) };
         if aim > has && self.settings.profile == Profile::ReturnsAll {
-            // A descriptor of 64 bytes for each page of 4 KiB; 8 MiB stay free, or as much as is taken.
+            // A descriptor of 64 bytes for each page of 4 KiB. In addition 8 MiB stay free, or as much as is taken.
             let (more, free) = (aim - has, status.kernel_free_bytes);
             let taken = more / 4096 * 64;
             if taken > free.saturating_sub(8 << 20) && taken > free / 2 {
@@ -478,7 +479,7 @@ impl Model {
         self.may_have(vm).min(held)
     }
 
-    /// As its settings and its profile have it.
+    /// The limit by its settings and profile.
     fn may_have(&self, vm: &Facts) -> u64 {
         match self.settings.profile {
             Profile::ReturnsAll => self.settings.most_bytes.min(16 * vm.boot_bytes),
@@ -486,7 +487,7 @@ impl Model {
         }
     }
 
-    /// What the operator asked for or the daemon, and did not get back.
+    /// Records memory that the guest should have returned to the operator or the daemon, and kept.
     pub fn keeps(&mut self, now: u64, who: Who, bytes: u64) {
         if bytes > 0 && !matches!(who, Who::Guest { .. }) {
             self.kept = Some((bytes, now + KEPT));
@@ -519,12 +520,12 @@ impl Model {
         self.last_id
     }
 
-    /// Whether what the real machine calls `real` is the model's `own`.
+    /// Whether the real machine's id `real` is the model's `own`.
     pub fn is(&self, own: u64, real: u64) -> bool {
         self.names.get(&own) == Some(&real)
     }
 
-    /// What others see of it.
+    /// The view for others.
     pub fn view(&self) -> View {
         let agent = self.agent.clone().unwrap_or_default();
         let mut view = View {
@@ -548,7 +549,7 @@ impl Model {
         view
     }
 
-    /// When it is to be looked at again.
+    /// When it must be called again.
     pub fn wakes_at(&self, now: u64) -> u64 {
         let wakes_at = now
             + match &self.change {
@@ -559,7 +560,7 @@ impl Model {
         self.held.map_or(wakes_at, |(_, _, until)| wakes_at.min(until.max(now)))
     }
 
-    /// What a further device has to hold.
+    /// The size that a further device needs.
     pub fn lacks(&self) -> u64 {
         let (Some(vm), None) = (&self.vm, &self.change) else { return 0 };
         let held = vm.boot_bytes + vm.devices.iter().map(|it| it.max_bytes).sum::<u64>();
@@ -567,7 +568,7 @@ impl Model {
         self.may_have(vm).saturating_sub(held).div_ceil(section) * section
     }
 
-    /// Compares what is wanted now with what the real machine wants; ids of its own are bound to the model's, and new.
+    /// Compares the model's actions with the real machine's; the machine's new ids are mapped to the model's.
     pub fn compare(&mut self, real: &[Action], event: &Event) {
         let mut own = std::mem::take(&mut self.actions);
         for (own, real) in own.iter_mut().zip(real) {
@@ -582,7 +583,7 @@ impl Model {
     }
 }
 
-/// What names something of the machine's own.
+/// The id in an action that the machine chose itself.
 fn id_of(action: &mut Action) -> Option<&mut u64> {
     match action {
         Action::Tell(

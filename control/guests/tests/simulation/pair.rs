@@ -1,4 +1,4 @@
-//! The real machine and the model, side by side.
+//! The real machine and the model, in lockstep.
 
 use std::ops::Deref;
 
@@ -16,7 +16,7 @@ impl Pair {
         Self { real: Guest::new(settings.clone()), model: Model::new(settings) }
     }
 
-    /// Both take the event. What they want and what they show is the same, or this panics.
+    /// Both process the event. Panics unless their actions and their views are the same.
     pub fn handle(&mut self, now_us: u64, event: Event) -> Vec<Action> {
         let Self { real, model } = self;
         let mut actions = Vec::new();
@@ -34,7 +34,7 @@ impl Pair {
     }
 }
 
-/// What is asked of it is asked of the real one.
+/// Other calls go to the real machine.
 impl Deref for Pair {
     type Target = Guest;
 

@@ -1,4 +1,4 @@
-//! Accounts beside plain sums, over random requests.
+//! Compares accounts with plain sums, over random requests.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ fn what_is_given_back_is_the_end_of_it_and_a_hole_from_there_on() {
     assert_eq!(before.with_ready(4), before);
     assert_eq!(before.with_ready(3), account(3, 5, 3, 8));
     assert_eq!(before.with_ready(0), account(3, 5, 0, 5));
-    // What was full below that stays so, and no more is.
+    // Everything below the released memory stays known to be full, and no more.
     assert_eq!(account(3, 5, 4, 2).with_ready(0), account(3, 5, 0, 2));
 }
 
@@ -39,18 +39,18 @@ fn a_claim_may_take_all_that_is_idle_and_no_byte_more() {
     accounts.set("a", GuestFile::Device(1), account(5, 5, 4, 9));
     accounts.set("b", GuestFile::Device(1), account(3, 3, 2, 5));
     assert_eq!((accounts.used(), accounts.free(), accounts.idle()), (8, 12, 6));
-    // Its own 4 that lie ready, and the 6 that are idle.
+    // Its own 4 ready sections, and the 6 idle ones.
     let before = accounts.get("a", GuestFile::Device(1)).unwrap();
     assert_eq!(accounts.claim("a", GuestFile::Device(1), before.with(11)), Err(6));
     assert_eq!(accounts.get("a", GuestFile::Device(1)), Some(before), "nothing has changed");
     assert_eq!(accounts.claim("a", GuestFile::Device(1), before.with(10)), Ok(()));
     assert_eq!((accounts.used(), accounts.free(), accounts.idle()), (18, 2, 0));
-    // What lies ready for b is free, and not idle: only b has it.
+    // Memory that is ready for b is free but not idle: only b can use it.
     assert_eq!(accounts.claim("c", GuestFile::Boot, account(1, 0, 0, 0)), Err(0));
     let after = accounts.get("b", GuestFile::Device(1)).unwrap().with(2);
     assert_eq!(accounts.claim("b", GuestFile::Device(1), after), Ok(()));
     assert_eq!((accounts.used(), accounts.free(), accounts.idle()), (20, 0, 0));
-    // A pool that has become smaller holds more than it may: nothing is left then.
+    // A pool whose capacity was reduced may hold more than its capacity: then nothing is free.
     let mut smaller = Accounts::new(4);
     smaller.set("a", GuestFile::Boot, account(9, 0, 0, 0));
     assert_eq!((smaller.used(), smaller.free(), smaller.idle()), (9, 0, 0));
@@ -90,8 +90,8 @@ fn usage_says_what_each_file_counts_as() {
 }
 
 proptest! {
-    /// Whatever is claimed, lent, given back and removed: used, ready and lent together never exceed the capacity, what a claim is
-    /// refused is what was idle, and one that fits is never refused.
+    /// Whatever is claimed, lent, returned and removed: used, ready and lent memory together never exceed the capacity.
+    /// A refusal reports the idle amount, and a claim that fits is never refused.
     #[test]
     fn claims_are_what_plain_sums_say(
         steps in vec((0..3usize, 0..FILES.len(), 0..5u8, 0..12u64), 1..60)

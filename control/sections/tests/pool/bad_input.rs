@@ -1,4 +1,4 @@
-//! Settings, names, sizes and folders that can't be: each has a line.
+//! Invalid settings, names, sizes and folders: each has an error line.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -47,7 +47,7 @@ fn a_folder_on_a_disk() {
     let line = line(&Settings { dir: there.clone(), ..TestFolder::shm().settings(4) });
     assert!(line.contains("neither on hugetlbfs nor on tmpfs"), "{line}");
     assert!(!there.exists(), "it was not made first");
-    // The same is said without opening it.
+    // [`Backing::at`] reports the same without opening the pool.
     assert_eq!(Backing::at(&there).unwrap_err().to_string(), line);
     assert_eq!(
         Backing::at(&here).unwrap_err().to_string().split(" is").nth(1),
@@ -133,7 +133,7 @@ fn names_numbers_and_sizes() {
     assert_eq!(pool.usage().used_bytes, 2 * MIB);
 }
 
-/// Opens a pool in which something is wrong, below a guest `vm`.
+/// Opens a pool whose folder was spoiled, beside a guest `vm`.
 fn foreign(spoil: impl FnOnce(&Path)) -> String {
     let folder = TestFolder::shm();
     let pool = folder.pool(4);

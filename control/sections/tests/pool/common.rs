@@ -1,4 +1,4 @@
-//! What the tests share: a folder each, a stand-in for QEMU, huge pages for a while.
+//! Helpers: temporary folders, a stand-in for QEMU, temporary huge pages.
 
 use std::ffi::{CStr, CString};
 use std::fs::{self, File, OpenOptions};
@@ -17,28 +17,28 @@ pub const MIB: u64 = 1 << 20;
 /// A small section, so that tests are fast.
 pub const SECTION: u64 = 4 * MIB;
 
-/// A folder that goes with the test.
+/// A folder that is removed after the test.
 pub struct TestFolder(PathBuf);
 
 impl TestFolder {
-    /// A new one in a folder that is there.
+    /// A new folder within `parent`.
     pub fn new(parent: impl AsRef<Path>) -> Self {
         let path = parent.as_ref().join(unique("spillway-sections"));
         fs::create_dir(&path).unwrap();
         Self(path)
     }
 
-    /// A new one in ordinary shared memory.
+    /// A new folder in ordinary shared memory.
     pub fn shm() -> Self {
         Self::new("/dev/shm")
     }
 
-    /// The pool's folder, which the pool makes.
+    /// The pool's folder, which the pool creates.
     pub fn dir(&self) -> PathBuf {
         self.0.join("pool")
     }
 
-    /// What a pool of so many sections is opened with.
+    /// Settings of a pool of this many sections.
     pub fn settings(&self, sections: u64) -> Settings {
         Settings {
             dir: self.dir(),
@@ -48,7 +48,7 @@ impl TestFolder {
         }
     }
 
-    /// That pool, opened.
+    /// Opens a pool of this many sections.
     pub fn pool(&self, sections: u64) -> Pool {
         Pool::open(&self.settings(sections)).unwrap()
     }
@@ -66,12 +66,12 @@ fn unique(name: &str) -> String {
     format!("{name}-{}-{number}", std::process::id())
 }
 
-/// What a file holds.
+/// The allocated bytes of a file.
 pub fn allocated(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// A file of the pool, mapped as QEMU maps it, and used as a guest does.
+/// A file of the pool, mapped like QEMU maps it and used like a guest uses it.
 pub struct Mapping {
     file: File,
     start: *mut u8,
@@ -79,12 +79,12 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps all of a file, and reserves no memory, as with `reserve=off`.
+    /// Maps the whole file without reserving memory, as with `reserve=off`.
     pub fn of(path: &Path) -> Self {
         Self::with(path, MapFlags::NORESERVE)
     }
 
-    /// Maps all of a file, and has the kernel promise it the memory.
+    /// Maps the whole file, and makes the kernel reserve the memory.
     pub fn reserving(path: &Path) -> Self {
         Self::with(path, MapFlags::empty())
     }
@@ -94,7 +94,7 @@ impl Mapping {
         let bytes = file.metadata().unwrap().len() as usize;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | flags;
-        // SAFETY: a new mapping, which nothing else knows of.
+        // SAFETY: a new mapping, without other references.
         let start = unsafe { mmap(ptr::null_mut(), bytes, access, flags, &file, 0).unwrap() };
         Self { file, start: start.cast(), bytes }
     }
@@ -110,7 +110,7 @@ impl Mapping {
         })
     }
 
-    /// Writes all over a section.
+    /// Writes to a whole section.
     pub fn write(&self, section: u64, value: u64) {
         for word in self.words(section) {
             // SAFETY: an aligned place in the mapping, which only this process uses.
@@ -118,24 +118,24 @@ impl Mapping {
         }
     }
 
-    /// Whether all words of a section are this one.
+    /// Whether all words of a section have this value.
     pub fn reads(&self, section: u64, value: u64) -> bool {
         // SAFETY: as above.
         self.words(section).all(|word| unsafe { word.read_volatile() } == value)
     }
 
-    /// Gives a range back, as QEMU does with what the guest unplugged.
+    /// Punches a range, like QEMU does with unplugged memory.
     pub fn punch(&self, at: u64, bytes: u64) {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&self.file, mode, at, bytes).unwrap();
     }
 
-    /// Allocates a range, as QEMU does with `prealloc=on`.
+    /// Allocates a range, like QEMU with `prealloc=on`.
     pub fn allocate(&self, at: u64, bytes: u64) {
         fallocate(&self.file, FallocateFlags::empty(), at, bytes).unwrap();
     }
 
-    /// What a range holds. It is given back.
+    /// Releases a range. Returns how much it held.
     pub fn take(&self, at: u64, bytes: u64) -> u64 {
         let before = self.file.metadata().unwrap().blocks();
         self.punch(at, bytes);
@@ -145,7 +145,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody keeps an address of the mapping.
+        // SAFETY: no address of the mapping is kept.
         unsafe { munmap(self.start.cast(), self.bytes).unwrap() };
     }
 }
@@ -156,11 +156,11 @@ const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB";
 pub struct TestMount(PathBuf);
 
 impl TestMount {
-    /// None, said in a line, without the right to mount.
+    /// `None`, with a line of output, without the permission to mount.
     pub fn new(kind: &CStr, options: &str) -> Option<Self> {
         let point = std::env::temp_dir().join(unique("spillway-mount"));
         fs::create_dir(&point).unwrap();
-        // Without a process: until it calls exec, a child would hold the locks of other tests' pools.
+        // Mount without a child process: until it calls exec, a child would hold the locks of other tests' pools.
         let options = CString::new(options).unwrap();
         let flags = MountFlags::empty();
         if let Err(error) = mount(c"none", &point, kind, flags, options.as_c_str()) {
@@ -184,7 +184,7 @@ impl Drop for TestMount {
     }
 }
 
-/// Huge pages added to the host's, and a mount of them; both go with the test.
+/// Huge pages added to the host's, and a mount of them; both are removed after the test.
 pub struct HugePages {
     pages: u64,
     /// Free pages that the host had before.
@@ -193,7 +193,7 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// None, said in a line, where they can't be had.
+    /// `None`, with a line of output, if they are not available.
     pub fn take(pages: u64, options: &str) -> Option<Self> {
         let (before, spare) = (total_huge_pages(), huge_pages("free_hugepages"));
         set_huge_pages(before + pages);
@@ -206,7 +206,7 @@ impl HugePages {
         (got == pages && taken.mount.is_some()).then_some(taken)
     }
 
-    /// Whether these are the host's only free huge pages, so that it can be said how many there are.
+    /// Whether these are the host's only free huge pages, so that their number is known.
     pub fn are_all(&self) -> bool {
         if self.spare > 0 {
             println!("skipped in part: the host has {} huge pages free", self.spare);

@@ -1,4 +1,4 @@
-//! Memory that comes from elsewhere: counted, over a restart.
+//! Counted memory from elsewhere, over a restart.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ fn counted(pool: &Pool) -> (u64, u64) {
 fn what_comes_from_elsewhere_counts_and_takes_nothing() {
     let folder = TestFolder::shm();
     let pool = folder.pool(8);
-    // Boot memory of libvirt may be any number of KiB.
+    // Boot memory of libvirt can be any number of KiB.
     pool.count("vm", 0, 2 * SECTION - 1024).unwrap();
     assert_eq!(pool.count_more("vm", 1, SECTION).unwrap(), SECTION);
     assert_eq!(pool.count_more("vm", 1, 2 * SECTION).unwrap(), 3 * SECTION);
@@ -25,7 +25,7 @@ fn what_comes_from_elsewhere_counts_and_takes_nothing() {
     );
     let path = pool.path("vm", GuestFile::Counted(1)).unwrap();
     assert_eq!((allocated(&path), fs::metadata(&path).unwrap().len()), (0, 3 * SECTION));
-    // Another guest finds what is left.
+    // Another guest gets the rest.
     let device = GuestFile::Device(1);
     pool.create("other", device, 8 * SECTION).unwrap();
     let refused = pool.reserve("other", 1, 4 * SECTION).unwrap_err();
@@ -43,7 +43,7 @@ fn a_pool_opened_again_knows_and_an_end_is_forgotten() {
     let folder = TestFolder::shm();
     let pool = folder.pool(4);
     pool.count("vm", 0, 2 * SECTION).unwrap();
-    // What a guest has counts, whether it is more than the pool has or not.
+    // A guest's existing memory counts, even beyond the pool's capacity.
     pool.count("vm", 1, 4 * SECTION).unwrap();
     drop(pool);
     let pool = folder.pool(4);
@@ -70,7 +70,7 @@ fn what_a_guest_has_from_elsewhere_has_its_room_already() {
     // The domain's own memory, on the same mount.
     let domain = other.pool(4);
     domain.create("domain", GuestFile::Boot, 4 * SECTION).unwrap();
-    // There is room for what it asks for, and less than for all that it has then.
+    // There is room for the request, but not for the domain's total after it.
     assert_eq!(pool.count_more("vm", 1, 3 * SECTION).unwrap(), 7 * SECTION);
     pool.count("vm", 1, 4 * SECTION).unwrap();
     drop(pool);
@@ -84,7 +84,7 @@ fn what_the_host_has_no_room_for_is_not_counted() {
     let (folder, other) = (mount.folder(), mount.folder());
     let pool = folder.pool(8);
     pool.count("vm", 1, SECTION).unwrap();
-    // Somebody else has taken most of it.
+    // Another pool has taken most of the mount.
     let taken = other.pool(6);
     taken.create("other", GuestFile::Boot, 6 * SECTION).unwrap();
     for (guest, used) in [("vm", SECTION), ("new", SECTION)] {
@@ -117,7 +117,7 @@ fn what_lies_ready_for_another_guest_comes_back_for_memory_from_elsewhere() {
     pool.create("guest", GuestFile::Device(1), 2 * SECTION).unwrap();
     let (told, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        // More guests than there are locks for them: some have the one of the guest that gives.
+        // More guests than locks: some share the lock of the guest that gives.
         for number in 0..400 {
             let domain = format!("domain-{number}");
             while pool.keep_ready("guest", 1, 0, 2 * SECTION).unwrap() {}

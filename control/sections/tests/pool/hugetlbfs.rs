@@ -1,11 +1,11 @@
-//! The same on huge pages, where they can be had: all in one test, since the host's number of them is changed.
+//! The same on huge pages, if available: all in one test, because it changes the host's number of them.
 
 use spillway_sections::{Backing, Error, GuestFile, Pool, Settings};
 
 use crate::common::{HugePages, MIB, Mapping, SECTION, total_huge_pages};
 use crate::{life, model, ready, unplugged};
 
-/// Pages that 8 sections take.
+/// Pages of 8 sections.
 const PAGES: u64 = 8 * SECTION / (2 * MIB);
 
 #[test]
@@ -44,7 +44,7 @@ fn too_few_huge_pages(pages: &HugePages) {
         total_huge_pages() + 6
     );
     assert_eq!(line, expected);
-    // What the pool holds already is not asked for again.
+    // Memory that the pool already holds is not required again.
     folder.pool(8).create("vm", GuestFile::Boot, 4 * SECTION).unwrap();
     folder.pool(8);
     let error = Pool::open(&folder.settings(9)).unwrap_err();

@@ -1,4 +1,4 @@
-//! What the pool does for guests that behave.
+//! The pool with well-behaved guests.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,7 +16,7 @@ fn set_aside(pool: &Pool, guest: &str) -> u64 {
     pool.usage().guests[guest].devices[&1].set_aside_bytes
 }
 
-/// All that happens to a guest, on either file system; the pool has 8 sections.
+/// A guest's whole life, on either file system; the pool has 8 sections.
 pub fn a_guest_boots_grows_shrinks_and_goes(folder: &TestFolder) {
     let pool = folder.pool(8);
     let boot = pool.create("vm", GuestFile::Boot, 2 * SECTION).unwrap();
@@ -45,7 +45,7 @@ pub fn a_guest_boots_grows_shrinks_and_goes(folder: &TestFolder) {
     assert_eq!(pool.clear("vm").unwrap(), 0);
 }
 
-/// A section given back is zero when the next guest gets it; the pool has 4 sections.
+/// A returned section is zero when the next guest gets it; the pool has 4 sections.
 pub fn what_comes_back_is_zero_for_the_next(folder: &TestFolder) {
     let pool = folder.pool(4);
     for (guest, value) in [("a", 0x5ec2), ("b", 0xc4e7)] {
@@ -57,7 +57,7 @@ pub fn what_comes_back_is_zero_for_the_next(folder: &TestFolder) {
                 assert!(mapping.reads(section, 0), "{guest} round {round} section {section}");
                 mapping.write(section, value);
             }
-            // Once by QEMU, once by the pool.
+            // Once punched by QEMU, once by the pool.
             if round == 0 {
                 mapping.punch(0, 4 * SECTION);
             }
@@ -73,7 +73,7 @@ pub fn what_comes_back_is_zero_for_the_next(folder: &TestFolder) {
     assert!((0..4).all(|section| Mapping::of(&path).reads(section, 0)));
 }
 
-/// Files are removed only when nobody uses any of them; the pool has 4 sections.
+/// Files are removed only when no process uses any of them; the pool has 4 sections.
 pub fn files_in_use_stay(folder: &TestFolder) {
     let pool = folder.pool(4);
     pool.create("vm", GuestFile::Boot, SECTION).unwrap();
@@ -92,7 +92,7 @@ pub fn files_in_use_stay(folder: &TestFolder) {
     assert!(matches!(pool.clear("vm"), Err(Error::InUse { .. })), "a reader counts as well");
     assert!(matches!(pool.empty_devices("vm"), Err(Error::InUse { .. })));
     assert_eq!(pool.usage(), before);
-    // Who has the boot memory open alone does not use a device.
+    // A process that has only the boot memory open does not use a device.
     drop(reader);
     let boot = fs::File::open(pool.path("vm", GuestFile::Boot).unwrap()).unwrap();
     assert_eq!(pool.empty_devices("vm").unwrap(), SECTION);
@@ -106,7 +106,7 @@ pub fn files_in_use_stay(folder: &TestFolder) {
     assert_eq!(pool.clear("vm").unwrap(), SECTION);
 }
 
-/// What a daemon finds after a restart; the pool has 8 sections.
+/// A daemon's state after a restart; the pool has 8 sections.
 pub fn what_there_is_is_read_back(folder: &TestFolder) {
     let pool = folder.pool(8);
     pool.create("a", GuestFile::Boot, SECTION).unwrap();
@@ -319,7 +319,7 @@ fn what_can_t_be_had_leaves_nothing_behind() {
         error.to_string().ends_with("can't have 12 MiB more: 0 MiB of at most 8 MiB are set aside"),
         "{error}"
     );
-    // A name that is taken by something else.
+    // The name is taken by a folder.
     fs::create_dir(folder.dir().join("vm/boot")).unwrap();
     assert!(pool.create("vm", GuestFile::Boot, SECTION).is_err());
     assert_eq!(pool.usage().used_bytes, 0);
@@ -370,7 +370,7 @@ fn guests_that_ask_at_once_get_what_there_is_and_no_more() {
     assert_eq!((granted, pool.usage().free_bytes), (16 * SECTION, 0));
 }
 
-/// Guests share 32 turns by their names' hash.
+/// Guests share 32 locks by their names' hash.
 #[test]
 fn a_guest_gets_what_lies_ready_for_another_of_its_turn() {
     let turn = |name: &str| {
@@ -419,6 +419,6 @@ fn a_device_that_nobody_has_can_go_again() {
     pool.remove_device("vm", 2).unwrap();
     assert!(!second.exists() && !pool.usage().guests["vm"].devices.contains_key(&2));
     assert!(matches!(pool.remove_device("vm", 2), Err(Error::NoFile { .. })));
-    // Of another size the next time.
+    // Another size the next time.
     pool.create("vm", GuestFile::Device(2), 2 * SECTION).unwrap();
 }

@@ -1,4 +1,4 @@
-//! What is lent, and comes back when a guest needs it.
+//! Lent memory, which returns when a guest needs it.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -7,7 +7,7 @@ use spillway_sections::{Borrower, Error, GuestFile, Pool};
 
 const DEVICE: GuestFile = GuestFile::Device(1);
 
-/// Gives back what it is asked for, but for what it keeps, and notes what that was.
+/// Returns the requested memory except what it keeps, and records the requests.
 #[derive(Debug)]
 struct Lent {
     pool: Weak<Pool>,
@@ -37,7 +37,7 @@ impl Lent {
     }
 }
 
-/// Lent, idle beyond that, and free in all: sections.
+/// Sections that are lent, and sections that are free in all.
 fn counts(pool: &Pool) -> (u64, u64) {
     let usage = pool.usage();
     (usage.lent_bytes / SECTION, usage.free_bytes / SECTION)
@@ -52,14 +52,14 @@ fn what_is_lent_comes_back_as_far_as_a_guest_needs_it() {
     assert_eq!(pool.lend(100 * SECTION), 6 * SECTION, "no more than is idle");
     assert_eq!(counts(&pool), (6, 6), "it is free all the same");
     assert_eq!(pool.lend(5 * SECTION), 5 * SECTION);
-    // One is idle: two have to come back.
+    // One section is idle: two must return.
     pool.create("a", DEVICE, 6 * SECTION).unwrap();
     assert_eq!(pool.reserve("a", 1, 3 * SECTION).unwrap(), 3 * SECTION);
     assert_eq!((borrower.asked(), counts(&pool)), (vec![2], (3, 3)));
-    // As does boot memory, and memory from elsewhere.
+    // Boot memory and counted memory recall loans too.
     pool.create("b", GuestFile::Boot, SECTION).unwrap();
     assert_eq!((borrower.asked(), counts(&pool)), (vec![1], (2, 2)));
-    // More than there is: what is lent comes back, and it is refused.
+    // More than there is: the lent memory returns, and the request is refused.
     let refused = pool.reserve("a", 1, 3 * SECTION);
     assert!(matches!(refused, Err(Error::Dry { free_bytes, .. }) if free_bytes == 2 * SECTION));
     assert_eq!((borrower.asked(), counts(&pool)), (vec![2], (0, 2)));
@@ -127,7 +127,7 @@ fn what_lies_ready_for_the_guest_itself_need_not_come_back() {
     assert_eq!((borrower.asked(), counts(&pool)), (vec![1], (5, 5)));
 }
 
-/// Has what it was lent in a file of another pool on the same mount.
+/// Holds its lent memory in a file of another pool on the same mount.
 #[derive(Debug)]
 struct Elsewhere {
     pool: Weak<Pool>,
@@ -164,7 +164,7 @@ fn a_loan_of_before_counts_although_guests_have_the_memory() {
     assert_eq!(counts(&pool), (2, 1));
     let refused = pool.create("a", DEVICE, SECTION).and_then(|_| pool.reserve("a", 1, SECTION));
     assert!(matches!(refused, Err(Error::Dry { free_bytes: 0, .. })), "nobody gives it back");
-    // Of the two that are lent the guest has one.
+    // The guest holds one of the two lent sections.
     let pool = Arc::new(pool);
     let borrower = Lent::of(&pool, 0);
     assert_eq!(pool.reserve("a", 1, SECTION).unwrap(), SECTION);

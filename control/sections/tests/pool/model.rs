@@ -1,4 +1,4 @@
-//! The pool beside a model that is nothing but sets of sections, over random requests, guests and restarts.
+//! Compares the pool with a model that consists of sets of sections, over random requests, guests and restarts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use spillway_sections::{Error, GuestFile, Pool};
 
 use crate::common::{Mapping, SECTION, TestFolder, allocated};
 
-/// Sections that the pool has.
+/// Sections of the pool.
 const CAPACITY: u64 = 8;
 const GUESTS: [&str; 2] = ["a", "b"];
 
@@ -29,13 +29,13 @@ enum Step {
         device: u8,
         sections: u64,
     },
-    /// The guest plugs what is set aside, lowest first.
+    /// The guest plugs reserved memory, lowest first.
     Plug {
         guest: usize,
         device: u8,
         sections: u64,
     },
-    /// It unplugs some of what it has, and QEMU punches it.
+    /// It unplugs some of its memory, and QEMU punches it.
     Unplug {
         guest: usize,
         device: u8,
@@ -72,16 +72,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..50)
 }
 
-/// A device: which sections its file holds, and which of them the guest has plugged.
+/// A device: the sections that its file holds, and those that the guest has plugged.
 #[derive(Default)]
 struct Device {
     bound: u64,
     counted: u64,
     held: BTreeSet<u64>,
     plugged: BTreeSet<u64>,
-    /// Something was punched that is not settled yet: where the pool looks for holes is its own affair.
+    /// Memory was punched but not settled yet: the model does not know where the pool finds holes.
     unsettled: bool,
-    /// An earlier daemon may have left something set aside.
+    /// An earlier daemon may have left reserved memory.
     is_left: bool,
 }
 
@@ -192,7 +192,7 @@ impl World<'_> {
         let holes = (0..device.bound).filter(|section| !device.held.contains(section));
         let lowest: Vec<_> = holes.take(sections as usize).collect();
         if device.unsettled {
-            // Any holes: look which. What is plugged is known, and the pool may not have touched it.
+            // Any holes may be filled: look which. Plugged sections are known, and the pool may not have touched them.
             let mapping = mapping.unwrap();
             let holds = |section: &u64| {
                 let held = mapping.take(section * SECTION, SECTION) == SECTION;
@@ -255,7 +255,7 @@ impl World<'_> {
             assert!(matches!(result, Err(Error::NoFile { .. })));
             return;
         };
-        // What was set aside and not plugged is given back.
+        // Reserved memory that was not plugged is released.
         device.held.clone_from(&device.plugged);
         let settled = result.unwrap();
         let counted = device.held.len() as u64;
@@ -309,7 +309,7 @@ impl World<'_> {
         self.guests.get_mut(name)?.devices.get_mut(&number)
     }
 
-    /// Accounts and files are what the model says, and what guests wrote is still there.
+    /// Accounts and files match the model, and guests' data is intact.
     fn compare(&self) {
         let usage = self.pool().usage();
         assert!(usage.used_bytes <= usage.capacity_bytes);
@@ -342,12 +342,12 @@ impl World<'_> {
     }
 }
 
-/// What a guest writes.
+/// The value that a guest writes.
 fn pattern(name: &str, file: u8, section: u64) -> u64 {
     u64::from(name.as_bytes()[0]) << 32 | u64::from(file) << 16 | (section + 1)
 }
 
-/// Compares pool and model over so many random runs, each in a folder of its own.
+/// Compares pool and model over this many random runs, each in its own folder.
 pub fn check(runs: u32, folder: impl Fn() -> TestFolder) {
     let config = Config { cases: runs, failure_persistence: None, ..Config::default() };
     let result = TestRunner::new(config).run(&steps(), |steps| {

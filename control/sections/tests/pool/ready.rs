@@ -8,7 +8,7 @@ use spillway_sections::{Error, GuestFile, Pool, Settings};
 
 const DEVICE: GuestFile = GuestFile::Device(1);
 
-/// Brings as much to lie ready as can be; gives how many sections do.
+/// Makes as much ready as possible. Returns the number of ready sections.
 fn keep(pool: &Pool, guest: &str, size: u64, wanted: u64) -> u64 {
     for _ in 0..64 {
         if !pool.keep_ready(guest, 1, size * SECTION, wanted * SECTION).unwrap() {
@@ -23,7 +23,7 @@ fn counts(pool: &Pool) -> (u64, u64) {
     (usage.used_bytes / SECTION, usage.free_bytes / SECTION)
 }
 
-/// What of a range is a hole, bytes. It is none any more then.
+/// Bytes of holes in a range. Fills them.
 fn holes(mapping: &Mapping, path: &Path, at: u64, bytes: u64) -> u64 {
     let before = allocated(path);
     mapping.allocate(at, bytes);
@@ -43,7 +43,7 @@ pub fn a_guest_that_grows_finds_its_sections_ready(folder: &TestFolder) {
     assert_eq!(holes(&mapping, &path, 0, 3 * SECTION), 0, "it is what the guest plugs");
     (0..3).for_each(|section| mapping.write(section, section + 1));
     assert_eq!(keep(&pool, "vm", 3, 2), 2);
-    // More than lies ready, and less.
+    // More than is ready, then less.
     assert_eq!(pool.reserve("vm", 1, 3 * SECTION).unwrap(), 6 * SECTION);
     assert_eq!((allocated(&path), holes(&mapping, &path, 0, 6 * SECTION)), (6 * SECTION, 0));
     assert_eq!(keep(&pool, "vm", 6, 9), 2, "no further than the file");
@@ -106,8 +106,8 @@ pub fn a_guest_that_was_reset_has_nothing_ready(folder: &TestFolder) {
     mapping.write(2, 8);
     assert_eq!(keep(&pool, "vm", 2, 2), 1, "the lowest hole, which is one section");
     assert!(mapping.reads(1, 7) && mapping.reads(2, 8), "what it has is never given back");
-    // After a restart of the daemon what lay ready is set aside, and counts as ready. On tmpfs more of it is there than on
-    // hugetlbfs: looking for a hole filled what the guest has in part.
+    // After a restart of the daemon, the ready memory is reserved and counts as ready. On tmpfs it is more than on
+    // hugetlbfs: the search for a hole has filled part of the guest's range.
     drop(mapping);
     drop(pool);
     let pool = folder.pool(8);
@@ -120,7 +120,7 @@ pub fn a_guest_that_was_reset_has_nothing_ready(folder: &TestFolder) {
     assert_eq!((pool.clear("vm").unwrap(), counts(&pool)), (0, (0, 8)));
 }
 
-/// An order that comes while memory is made ready waits for one step.
+/// An order that arrives while memory is made ready waits for one step.
 #[test]
 fn large_sections_are_made_ready_in_small_steps() {
     const MIB: u64 = 1 << 20;
@@ -178,7 +178,7 @@ fn what_lay_ready_for_a_reservation_that_failed_is_ready_no_more() {
     let pool = folder.pool(16);
     let path = pool.create("vm", DEVICE, 4 * SECTION).unwrap();
     assert_eq!(keep(&pool, "vm", 0, 1), 1);
-    // Nothing is left of the file to set aside beyond that.
+    // The file has nothing left to reserve beyond that.
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     file.write_all_at(&vec![7; 3 * SECTION as usize], SECTION).unwrap();
     let refused = pool.reserve("vm", 1, 2 * SECTION).unwrap_err();
@@ -190,7 +190,7 @@ fn what_lay_ready_for_a_reservation_that_failed_is_ready_no_more() {
 
 #[test]
 fn what_the_host_can_not_give_lies_ready_for_nobody() {
-    // Of a ninth section the host would have one half.
+    // The host has only half of a ninth section.
     let Some(mount) = TestMount::new(c"tmpfs", "size=35M") else { return };
     let (folder, other) = (mount.folder(), mount.folder());
     let (pool, others) = (folder.pool(8), other.pool(8));
@@ -202,7 +202,7 @@ fn what_the_host_can_not_give_lies_ready_for_nobody() {
     assert_eq!(keep(&pool, "vm", 0, 8), 2);
     assert_eq!((allocated(&path), counts(&pool)), (2 * SECTION, (0, 8)));
     assert_eq!(keep(&pool, "late", 0, 8), 0);
-    // All that is not ready is idle, and can be had once the host has it.
+    // All memory that is not ready is idle, and can be used once the host has it.
     others.clear("first").unwrap();
     assert_eq!(keep(&pool, "late", 0, 8), 6);
     assert_eq!(pool.reserve("vm", 1, 2 * SECTION).unwrap(), 2 * SECTION);
@@ -248,7 +248,7 @@ fn a_guest_that_plugged_elsewhere_has_holes_below_once_it_is_settled() {
     let mapping = Mapping::of(&path);
     mapping.allocate(2 * SECTION, 2 * SECTION);
     (2..4).for_each(|section| mapping.write(section, section));
-    // What was set aside for it is given back, and no less is set aside: the guest has as much.
+    // The former reservation is released, but as much is reserved, because the guest has as much.
     let settled = pool.settle_device("vm", 1, 2 * SECTION).unwrap();
     assert_eq!((settled.released_bytes, settled.set_aside_bytes), (0, 2 * SECTION));
     assert_eq!(allocated(&path), 2 * SECTION);

@@ -1,4 +1,4 @@
-//! What a daemon that was killed, or an order that was broken off, had set aside and no guest has plugged.
+//! Memory that a killed daemon or an interrupted order had reserved, and no guest has plugged.
 
 use crate::common::{MIB, Mapping, SECTION, TestFolder, allocated};
 use spillway_sections::{GuestFile, Pool};
@@ -11,7 +11,7 @@ fn settled(pool: &Pool, sections: u64) -> (u64, u64) {
     (settled.released_bytes, settled.set_aside_bytes)
 }
 
-/// Whatever part of a reservation a daemon had made that was killed, it is found; the pool has 8 sections.
+/// Finds any part of a reservation that a killed daemon had made; the pool has 8 sections.
 pub fn what_a_killed_daemon_had_set_aside_is_given_back(folder: &TestFolder) {
     for units in 0..=3 * SECTION / UNIT {
         let pool = folder.pool(8);
@@ -22,7 +22,7 @@ pub fn what_a_killed_daemon_had_set_aside_is_given_back(folder: &TestFolder) {
         mapping.punch(SECTION, SECTION);
         assert_eq!(settled(&pool, 2), (SECTION, 2 * SECTION));
         drop(pool);
-        // The holes are one section between the other two, and what lies above.
+        // The holes are the section between the other two, and everything above.
         let holes = (SECTION..2 * SECTION).chain(3 * SECTION..8 * SECTION);
         for at in holes.step_by(UNIT as usize).take(units as usize) {
             mapping.allocate(at, UNIT);
@@ -32,7 +32,7 @@ pub fn what_a_killed_daemon_had_set_aside_is_given_back(folder: &TestFolder) {
         assert_eq!(settled(&pool, 2), (units * UNIT, 2 * SECTION), "{units} units");
         assert_eq!(allocated(&path), 2 * SECTION);
         assert!(mapping.reads(0, 1) && mapping.reads(2, 3));
-        // The next reservation is where the guest plugs next.
+        // The next reservation lies where the guest plugs next.
         pool.reserve("vm", 1, SECTION).unwrap();
         assert_eq!(mapping.take(SECTION, SECTION), SECTION);
         drop(mapping);
@@ -40,20 +40,20 @@ pub fn what_a_killed_daemon_had_set_aside_is_given_back(folder: &TestFolder) {
     }
 }
 
-/// What the guest has plugged stays, whatever its memory holds; the pool has 8 sections.
+/// Plugged memory stays, whatever its content; the pool has 8 sections.
 pub fn what_is_plugged_stays(folder: &TestFolder) {
     let pool = folder.pool(8);
     let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
     pool.reserve("vm", 1, 6 * SECTION).unwrap();
     let mapping = Mapping::of(&path);
-    // QEMU has touched it, and the guest has written nothing but zeros.
+    // QEMU has touched it, and the guest has written only zeros.
     (0..2).for_each(|section| mapping.write(section, 0));
     mapping.write(4, 5);
     assert_eq!(settled(&pool, 3), (3 * SECTION, 3 * SECTION));
     assert!(mapping.reads(4, 5));
     assert_eq!([0, 1, 4].map(|section| mapping.take(section * SECTION, SECTION)), [SECTION; 3]);
     drop(mapping);
-    // Another QEMU took it over, and maps what its guest has not used since as late as that is used.
+    // Another QEMU took it over, and maps unused pages only when the guest uses them.
     pool.settle_device("vm", 1, 0).unwrap();
     pool.reserve("vm", 1, 2 * SECTION).unwrap();
     Mapping::of(&path).write(0, 7);
@@ -62,7 +62,7 @@ pub fn what_is_plugged_stays(folder: &TestFolder) {
     pool.clear("vm").unwrap();
 }
 
-/// Where fewer sections were touched than QEMU says that the guest has, nothing is known; the pool has 8 sections.
+/// If fewer sections were touched than QEMU reports as plugged, nothing is released; the pool has 8 sections.
 pub fn where_plugged_sections_are_untouched_nothing_goes(folder: &TestFolder) {
     let pool = folder.pool(8);
     let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
@@ -76,7 +76,7 @@ pub fn where_plugged_sections_are_untouched_nothing_goes(folder: &TestFolder) {
     pool.clear("vm").unwrap();
 }
 
-/// What lies ready stays where it is; the pool has 8 sections.
+/// Ready memory stays in place; the pool has 8 sections.
 pub fn what_lies_ready_stays(folder: &TestFolder) {
     let pool = folder.pool(8);
     let path = pool.create("vm", DEVICE, 8 * SECTION).unwrap();
@@ -89,7 +89,7 @@ pub fn what_lies_ready_stays(folder: &TestFolder) {
         (pool.usage().guests["vm"].ready_bytes(), allocated(&path)),
         (2 * SECTION, 4 * SECTION)
     );
-    // A hole has come below it: the guest plugs that first.
+    // There is a new hole below it: the guest plugs that first.
     mapping.punch(0, SECTION);
     assert_eq!(settled(&pool, 1), (SECTION, SECTION));
     pool.reserve("vm", 1, SECTION).unwrap();
