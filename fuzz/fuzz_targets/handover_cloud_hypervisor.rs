@@ -1,4 +1,4 @@
-//! What Cloud Hypervisor says when it hands its guest's memory over.
+//! Cloud Hypervisor's message when it hands its guest's memory over.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What Firecracker says when it hands its guest's memory over.
+//! Firecracker's message when it hands its guest's memory over.
 
 #![no_main]
 

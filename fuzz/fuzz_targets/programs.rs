@@ -1,4 +1,4 @@
-//! What paged programs and the daemon say to each other.
+//! Messages between paged programs and the daemon.
 
 #![no_main]
 

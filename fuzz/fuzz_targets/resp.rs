@@ -1,4 +1,4 @@
-//! Commands of RESP.
+//! RESP commands.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Names of stores.
+//! URLs of stores.
 
 #![no_main]
 

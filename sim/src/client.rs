@@ -1,4 +1,4 @@
-//! The real client's state machine in the simulated network, and actors that use it.
+//! The real client's state machine in the simulated network, and the actors that use it.
 
 use spillway_client::nvme_tcp::association::{Association, Delivery, Step, Ticket};
 use spillway_client::nvme_tcp::call::{Call, Outcome, PoolRef};
@@ -15,15 +15,15 @@ use crate::network::{Event, Network, Pipe, Side};
 use crate::random::Random;
 use crate::target::{HOST, SECRET};
 
-/// Actors of a client, each with an object of its own in the client's pool.
+/// Actors of a client. Each has its own object in the client's pool.
 pub const ACTORS: usize = 3;
 /// Keys of an actor.
 const KEYS: u32 = 5;
-/// Room for a list of pools, bytes.
+/// Bytes for a list of pools.
 const LIST_BYTES: usize = 4096;
-/// Longest value, bytes: long ones travel in several parts.
+/// Longest value, bytes. Long values travel in several parts.
 const VALUE_BYTES_MAX: u64 = 40_000;
-/// How much longer than it may an operation takes, for the clock that is looked at now and then.
+/// Time by which an operation may exceed its limit, because the clock is checked only now and then.
 const SLACK_US: u64 = 1_000;
 
 /// What an actor is doing.
@@ -35,13 +35,13 @@ enum Deed {
     Delete(u32, Version),
     Exists(u32),
     FlushObject(Version),
-    /// Reading a key of another actor, which must not be older than the floor of the beginning.
+    /// Reading a key of another actor. The version must not be older than the floor at the start.
     Peek(usize, u32, Version),
-    /// Making the client's pool.
+    /// Creating the client's pool.
     Create,
-    /// Learning the identity of the pool of this number, given by this association.
+    /// Finding the identity of the pool with this number, which this association returned.
     Identify(u32, u32),
-    /// Reading from a pool that was lost.
+    /// Reading from a lost pool.
     Old(PoolRef),
 }
 
@@ -58,7 +58,7 @@ struct Doing {
     value: Vec<u8>,
     room: Vec<u8>,
     began_us: u64,
-    /// The association when it began.
+    /// The association at the start.
     generation: u32,
 }
 
@@ -78,14 +78,14 @@ pub struct SimClient {
     lanes: Vec<Lane>,
     actors: Vec<Actor>,
     pool: Option<PoolRef>,
-    /// Which store the pool is in.
+    /// The identity of the store that contains the pool.
     pool_identity: u64,
     making_pool: bool,
     lost: Option<PoolRef>,
     versions: Version,
     random: Random,
     tick_at_us: u64,
-    /// Operations that ended with an answer, and without.
+    /// Operations that ended with an answer.
     pub answered: u64,
     /// Operations that ended without an answer.
     pub failed: u64,
@@ -121,7 +121,7 @@ impl SimClient {
         }
     }
 
-    /// A connection was made, or not.
+    /// Handles a connection, or the failure to connect.
     pub fn dialled(
         &mut self,
         network: &mut Network,
@@ -150,12 +150,12 @@ impl SimClient {
         self.lanes.iter().position(|lane| lane.pipe == Some(pipe))
     }
 
-    /// Whether the connection is this client's.
+    /// Whether the connection belongs to this client.
     pub fn has(&self, pipe: Pipe) -> bool {
         self.lane_of(pipe).is_some()
     }
 
-    /// Bytes have come in.
+    /// Handles received bytes.
     pub fn receive(
         &mut self,
         network: &mut Network,
@@ -178,7 +178,7 @@ impl SimClient {
         self.go_on(network)
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     pub fn closed(&mut self, network: &mut Network, pipe: Pipe) -> Result<(), String> {
         if self.has(pipe) {
             self.association.closed(Closed::ByPeer, network.now_us());
@@ -186,13 +186,13 @@ impl SimClient {
         self.go_on(network)
     }
 
-    /// Looks at the clock.
+    /// Checks the clock.
     pub fn tick(&mut self, network: &mut Network) -> Result<(), String> {
         self.association.tick(network.now_us());
         self.go_on(network)
     }
 
-    /// Does what follows from what has happened.
+    /// Handles all pending changes.
     pub fn go_on(&mut self, network: &mut Network) -> Result<(), String> {
         loop {
             self.follow(network);
@@ -255,7 +255,7 @@ impl SimClient {
         }
     }
 
-    /// Lets an actor begin something, if it does nothing.
+    /// Lets an idle actor begin an operation.
     pub fn act(
         &mut self,
         network: &mut Network,
@@ -346,7 +346,7 @@ impl SimClient {
         let now_us = network.now_us();
         let deadline_us = now_us + self.association.settings().call_timeout_us;
         let Some(ticket) = self.association.open(call, deadline_us) else {
-            // Cannot be: there are more tickets than actors.
+            // Impossible: there are more tickets than actors.
             return self.rest(network, actor);
         };
         self.actors[actor].doing = Some(Doing {
@@ -359,7 +359,7 @@ impl SimClient {
         });
     }
 
-    /// Moves an actor's call on, or takes its outcome.
+    /// Continues an actor's call, or takes its outcome.
     fn look(&mut self, network: &mut Network, actor: usize) -> Result<(), String> {
         let Some(doing) = &self.actors[actor].doing else { return Ok(()) };
         let Some(outcome) = self.association.outcome(doing.ticket) else {
@@ -390,7 +390,7 @@ impl SimClient {
         Ok(())
     }
 
-    /// Checks an outcome against the model, and lets the model follow.
+    /// Checks an outcome against the model, and updates the model.
     fn judge(&mut self, actor: usize, doing: &Doing, outcome: Outcome) -> Result<(), String> {
         if outcome == Outcome::PoolLost {
             return self.lost_pool(doing);
@@ -422,7 +422,7 @@ impl SimClient {
             }
             (Deed::Delete(index, version), Some((status, ..))) => {
                 let slot = &mut slots[index as usize];
-                // A delete that was sent again may have done it the first time.
+                // A retried delete may have removed the value the first time.
                 if status == Status::KEY_NOT_FOUND && !unsure {
                     slot.found(None)?;
                 } else if status != Status::SUCCESS && status != Status::KEY_NOT_FOUND {
@@ -485,7 +485,7 @@ impl SimClient {
         }
     }
 
-    /// A pool is lost only with the store that it was in.
+    /// A pool may be lost only together with its store.
     fn lost_pool(&mut self, doing: &Doing) -> Result<(), String> {
         if let Deed::Old(_) = doing.deed {
             return Ok(());
@@ -501,7 +501,7 @@ impl SimClient {
         self.association.trouble().to_string()
     }
 
-    /// Which store the client's pool is in, while it has one.
+    /// The identity of the store that contains the client's pool, if it has one.
     pub const fn pool_identity(&self) -> Option<u64> {
         match self.pool {
             Some(_) => Some(self.pool_identity),
@@ -510,7 +510,7 @@ impl SimClient {
     }
 }
 
-/// Room that a call needs.
+/// Bytes of the buffer that a call needs.
 const fn room_bytes(call: &Call) -> usize {
     match *call {
         Call::Retrieve(.., bytes) | Call::Take(.., bytes) | Call::Pools(bytes) => bytes as usize,
@@ -518,7 +518,7 @@ const fn room_bytes(call: &Call) -> usize {
     }
 }
 
-/// The value that a retrieve brought.
+/// The value that a retrieve returned.
 fn found(doing: &Doing, status: Status, result: u64, bytes: u32) -> Result<Option<&[u8]>, String> {
     match status {
         Status::KEY_NOT_FOUND => Ok(None),

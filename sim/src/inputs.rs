@@ -1,8 +1,8 @@
-//! Bytes from outside, fed to whatever reads them: what the fuzzer runs (fuzz/), and the tests on the
-//! corpus that it left.
+//! Feeds bytes from outside to the code that reads them. The fuzzer (fuzz/) uses it, and so do the tests on the
+//! fuzzer's corpus.
 //!
-//! Each of [`READERS`] takes any bytes and must come back: no panic, no endless loop, no memory beyond
-//! its bounds. Where something can be written again, it is, and must read as before.
+//! Each of [`READERS`] takes any bytes and must return: no panic, no endless loop, no memory beyond its limits. If the
+//! result can be encoded, it is, and must decode to the same.
 
 mod client;
 mod decoders;
@@ -16,7 +16,7 @@ mod virtqueue;
 /// Takes any bytes.
 pub type Reader = fn(&[u8]);
 
-/// The readers, by the name of their fuzz target and of their folder of the corpus.
+/// The readers, by the name of their fuzz target and corpus folder.
 pub const READERS: [(&str, Reader); 17] = [
     ("pdus", decoders::pdus),
     ("structures", decoders::structures),
@@ -37,17 +37,17 @@ pub const READERS: [(&str, Reader); 17] = [
     ("handover_firecracker", handover::firecracker),
 ];
 
-/// Lets the reader of this name take `bytes`.
+/// Passes `bytes` to the reader of this name.
 ///
 /// # Panics
-/// When there is no such reader, and when what is read breaks a promise.
+/// If there is no such reader, or a promise is broken.
 pub fn read(name: &str, bytes: &[u8]) {
     let reader = READERS.iter().find(|(its, _)| *its == name);
     let (_, read) = reader.expect("a reader that is listed");
     read(bytes);
 }
 
-/// Bytes that decide something, one after the other; zeros when they are used up.
+/// Bytes that control decisions, one after the other; zeros after the end.
 #[derive(Debug)]
 struct Source<'a>(&'a [u8]);
 
@@ -69,7 +69,7 @@ impl<'a> Source<'a> {
         u32::from_le_bytes(word)
     }
 
-    /// A number that is small more often than not.
+    /// A number that is usually small.
     fn number(&mut self) -> u32 {
         match self.byte() {
             255 => self.word(),

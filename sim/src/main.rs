@@ -13,7 +13,7 @@ use spillway_sim::lending::{
     InjectedBug, Options, Placement, Violation, placement, run as run_world,
 };
 
-/// Violations that are printed.
+/// Most violations that are printed.
 const PRINTED_MAX: usize = 20;
 
 /// Runs state machines on virtual hosts, over many seeds.
@@ -24,29 +24,29 @@ struct Arguments {
     simulation: Simulation,
 }
 
-/// What can be simulated.
+/// The simulations.
 #[derive(Subcommand)]
 enum Simulation {
     /// Hosts that lend each other memory.
     Lending(Lending),
 }
 
-/// How the lending simulation is run.
+/// Options of the lending simulation.
 #[derive(Args)]
 struct Lending {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 1_000)]
     seeds: u64,
-    /// Runs this seed alone, and prints every event and action.
+    /// Runs only this seed, and prints every event and action.
     #[arg(long)]
     seed: Option<u64>,
-    /// Hosts of a world, 2 to 2000; drawn from the seed unless given. For --report, 1000.
+    /// Number of hosts in a world, 2 to 2000. Default: drawn from the seed; 1000 with --report.
     #[arg(long)]
     hosts: Option<usize>,
-    /// Puts a bug in: stale-ack, early-release, no-reserve, early-move, endless-lease or long-lease.
+    /// Injects a bug: stale-ack, early-release, no-reserve, early-move, endless-lease or long-lease.
     #[arg(long = "plant", value_parser = injected_bug)]
     bug: Option<InjectedBug>,
-    /// Prints where a thousand hosts put their slabs: rejections, balance, movement.
+    /// Prints the placement of slabs among a thousand hosts: rejections, balance, movement.
     #[arg(long)]
     report: bool,
 }

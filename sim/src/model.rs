@@ -1,13 +1,12 @@
-//! What a client may find under its keys, after what it was told.
+//! The values that a client may find under its keys, given its earlier answers.
 //!
-//! Each key has one writer, an actor that does one thing after another. So there is little that a get
-//! may bring: exactly the last value that was acknowledged, or, after an error, nothing: a write that
-//! failed is deleted before anything else is answered.
+//! Each key has one writer, an actor that does one operation at a time. So a get may return only the last acknowledged
+//! value or, after an error, nothing: a failed write is deleted before any other call is answered.
 
-/// Names one write: no two have the same.
+/// Identifies a write. Versions are unique.
 pub type Version = u64;
 
-/// The bytes of a version. They say which it is, and every byte depends on it.
+/// The bytes of a version. They contain the version, and every byte depends on it.
 pub fn value_of(version: Version, bytes: usize) -> Vec<u8> {
     let mut value = Vec::with_capacity(bytes + 8);
     let mut word = version;
@@ -19,32 +18,32 @@ pub fn value_of(version: Version, bytes: usize) -> Vec<u8> {
     value
 }
 
-/// What is known of one key.
+/// The known state of a key.
 #[derive(Clone, Debug, Default)]
 pub struct Slot {
-    /// The value that is there for certain, and its length; none when nothing is for certain.
+    /// The value that certainly exists, and its length; `None` if none certainly exists.
     pub stored: Option<(Version, usize)>,
-    /// The value above may be gone: an exclusive get ended without an answer.
+    /// Whether that value may be gone: an exclusive get ended without an answer.
     pub may_be_gone: bool,
-    /// No reader may see anything older: the last version that was acknowledged or seen.
+    /// The last version that was acknowledged or read: no reader may get an older one.
     pub floor: Version,
 }
 
 impl Slot {
-    /// A put was acknowledged.
+    /// Records an acknowledged put.
     pub fn put(&mut self, version: Version, bytes: usize) {
         *self = Self { stored: Some((version, bytes)), may_be_gone: false, floor: version };
     }
 
-    /// The value is gone: by a delete, a refused put, or a write that failed.
+    /// Records that the value is gone, by a delete, a refused put, or a failed write.
     pub fn clear(&mut self, version: Version) {
         *self = Self { stored: None, may_be_gone: false, floor: self.floor.max(version) };
     }
 
-    /// Checks what the writer itself found.
+    /// Checks the value that the writer itself found.
     ///
     /// # Errors
-    /// What it should have found.
+    /// The expected value.
     pub fn found(&mut self, value: Option<&[u8]>) -> Result<(), String> {
         match (value, self.stored) {
             (None, None) => Ok(()),
@@ -66,7 +65,7 @@ impl Slot {
     }
 }
 
-/// Which version a value says it is.
+/// The version that a value contains.
 pub fn version_of(value: &[u8]) -> Version {
     value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

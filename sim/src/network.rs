@@ -1,78 +1,78 @@
 //! A network of TCP connections under a virtual clock.
 //!
-//! Within a connection bytes come in order and none is lost; what is lost is the connection. A cut is
-//! seen by each side when it is seen: the target may go on receiving what was on its way for seconds
-//! after the client has noticed, and connected again. Connections overtake each other freely.
+//! Within a connection, bytes arrive in order and none is lost; only whole connections are lost. Each side notices a
+//! cut at its own time: the target may receive bytes for seconds after the client has noticed and reconnected.
+//! Connections overtake each other freely.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use crate::random::Random;
 
-/// Names a connection. Never used again.
+/// Identifies a connection. Never reused.
 pub type Pipe = u64;
 
 /// An end of a connection, or of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
-    /// The one that connected.
+    /// The side that connected.
     Client,
-    /// The one that was connected to.
+    /// The side that accepted.
     Target,
 }
 
-/// Something that happens at a time.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// A client asks for a connection.
+    /// A client dials.
     Dial {
-        /// Which client.
+        /// The client.
         client: usize,
         /// Its queue.
         lane: usize,
-        /// The association that asks.
+        /// The association that dials.
         generation: u32,
     },
-    /// A client learns whether it is connected.
+    /// A client learns the result of dialling.
     Dialled {
-        /// Which client.
+        /// The client.
         client: usize,
         /// Its queue.
         lane: usize,
-        /// The association that asked.
+        /// The association that dialled.
         generation: u32,
-        /// The connection, if there is one.
+        /// The connection, if it was made.
         pipe: Option<Pipe>,
     },
     /// Bytes arrive.
     Bytes(Pipe, Side, Vec<u8>),
     /// A side learns that the connection has ended.
     Closed(Pipe, Side),
-    /// A client looks at the clock.
+    /// A client checks the clock.
     Tick(usize),
-    /// The target looks at the clock.
+    /// The target checks the clock.
     TargetTick,
-    /// A client's actor goes on.
+    /// A client's actor continues.
     Act(usize, usize),
-    /// Something breaks.
+    /// A fault occurs.
     Fault,
-    /// The target, stopped or down, goes on.
+    /// A stopped or ended target continues.
     TargetUp,
 }
 
 #[derive(Debug)]
 struct Connection {
-    /// When the last thing sent to each side arrives: nothing sent later arrives earlier.
+    /// When the last bytes to each side arrive: later ones do not arrive earlier.
     client_last_us: u64,
     target_last_us: u64,
-    /// A side that has closed or was told receives no more.
+    /// Whether each side still receives: not after it has closed, or was told of the end.
     client_open: bool,
     target_open: bool,
-    /// Nothing that is sent from now on arrives.
+    /// Whether bytes sent from now on are lost.
     cut: bool,
 }
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub struct Network {
     now_us: u64,
@@ -81,7 +81,7 @@ pub struct Network {
     connections: BTreeMap<Pipe, Connection>,
     next_pipe: Pipe,
     random: Random,
-    /// How long bytes usually take.
+    /// The usual delay of bytes.
     delay_us: u64,
     /// Until when nothing arrives anywhere.
     dark_until_us: u64,
@@ -108,13 +108,13 @@ impl Network {
         self.now_us
     }
 
-    /// Lets `event` happen at `at_us`, or now if that has passed.
+    /// Schedules `event` at `at_us`, or now if that time has passed.
     pub fn schedule(&mut self, at_us: u64, event: Event) {
         self.serial += 1;
         self.events.push(Reverse((at_us.max(self.now_us), self.serial, event)));
     }
 
-    /// Turns the clock to the next event and gives it. Bytes for a side that has closed are dropped.
+    /// Advances the clock to the next event and returns it. Drops bytes for a side that has closed.
     pub fn advance(&mut self) -> Option<Event> {
         loop {
             let Reverse((at_us, _, event)) = self.events.pop()?;
@@ -150,14 +150,14 @@ impl Network {
         }
     }
 
-    /// A delay for something sent now: the usual, and now and then much more.
+    /// The delay of bytes sent now: the usual one, and sometimes much more.
     pub fn delay_us(&mut self) -> u64 {
         let usual_us = self.delay_us + self.random.below(self.delay_us);
         let extra_us = if self.random.one_in(200) { self.random.below(300_000) } else { 0 };
         self.dark_until_us.saturating_sub(self.now_us) + usual_us + extra_us
     }
 
-    /// A fresh connection.
+    /// Makes a new connection.
     pub fn connect(&mut self) -> Pipe {
         let connection = Connection {
             client_last_us: self.now_us,
@@ -172,12 +172,12 @@ impl Network {
         pipe
     }
 
-    /// Whether bytes sent now would arrive before long.
+    /// Whether bytes sent now are delayed by darkness.
     pub const fn is_dark(&self) -> bool {
         self.dark_until_us > self.now_us
     }
 
-    /// When something sent now to `side` arrives, behind all that was sent before.
+    /// When bytes sent to `side` now arrive: after all earlier ones.
     fn arrival_us(&mut self, pipe: Pipe, side: Side) -> Option<u64> {
         let at_us = self.now_us + self.delay_us();
         let connection = self.connections.get_mut(&pipe)?;
@@ -203,7 +203,7 @@ impl Network {
         }
     }
 
-    /// `side` closes its end: what it has sent still arrives, and then the end.
+    /// Closes an end: the other side still receives all sent bytes, then the end.
     pub fn close(&mut self, pipe: Pipe, side: Side) {
         let other = match side {
             Side::Client => Side::Target,
@@ -215,8 +215,7 @@ impl Network {
         self.shut_side(pipe, side);
     }
 
-    /// Cuts a connection. What is on its way to the target may still arrive there, late; each side
-    /// learns of it at a time of its own.
+    /// Cuts a connection. Bytes in flight to the target may still arrive, late. Each side notices at its own time.
     pub fn cut(&mut self, pipe: Pipe) {
         let Some(connection) = self.connections.get_mut(&pipe) else { return };
         connection.cut = true;
@@ -237,7 +236,7 @@ impl Network {
             }
         }
         let notice_us = |random: &mut Random| random.below(50_000);
-        // One time in four the client hears nothing at all, and must notice the silence.
+        // In one case of four the client gets no notice, and must detect the silence.
         if !self.random.one_in(4) {
             let at_us = self.now_us + notice_us(&mut self.random);
             self.schedule(at_us, Event::Closed(pipe, Side::Client));
@@ -256,7 +255,7 @@ impl Network {
         self.connections.keys().nth(place).copied()
     }
 
-    /// Ends every connection: the target's process is gone. Clients learn of it soon.
+    /// Ends every connection: the target's process has ended. Clients notice soon.
     pub fn end_all(&mut self) {
         let pipes: Vec<Pipe> = self.connections.keys().copied().collect();
         for pipe in pipes {
@@ -269,7 +268,7 @@ impl Network {
         }
     }
 
-    /// Nothing that is sent before `until_us` arrives before it.
+    /// Delays everything sent before `until_us` until then.
     pub const fn go_dark(&mut self, until_us: u64) {
         self.dark_until_us = until_us;
     }

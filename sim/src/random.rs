@@ -1,7 +1,7 @@
-//! Random numbers that a seed repeats.
+//! Reproducible random numbers.
 
-/// SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators",
-/// 2014). Its own code, so that a seed means the same whatever crates are updated.
+/// SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", 2014). Implemented
+/// here, so that a seed keeps its meaning when crates are updated.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -13,14 +13,14 @@ use spillway_wire::auth::Secret;
 
 use crate::network::{Network, Pipe, Side};
 
-/// The name by which the target knows its clients.
+/// The host name by which the target knows its clients.
 pub const HOST: &str = "nqn.2026-11.io.spillway:sim";
-/// What the clients must prove to know, when they must.
+/// The clients' secret, when they must authenticate.
 pub const SECRET: &str = "DHHC-1:00:T3sGex2wgWEj1SC9bd2ZY6tYia8IeXymwMwVq4fMIZ9vbP05:";
 /// Memory of the store.
 const CAPACITY_BYTES: u64 = 4 << 20;
 
-/// Lets one host in.
+/// Admits one host.
 #[derive(Debug)]
 struct OneHost {
     client: ClientId,
@@ -48,7 +48,7 @@ impl Access for OneHost {
     }
 }
 
-/// There are no block devices here.
+/// An export list without block devices.
 #[derive(Debug)]
 struct NoExports;
 
@@ -69,18 +69,18 @@ struct Served {
     woken: Arc<AtomicBool>,
 }
 
-/// A process that serves a store: it can be stopped, ended and started again.
+/// A process that serves a store. It can be stopped, ended and restarted.
 pub struct Server {
     store: Arc<Store>,
     client: ClientId,
     target: Arc<Target>,
     served: BTreeMap<Pipe, Served>,
     authenticates: bool,
-    /// It takes nothing in and looks at no clock.
+    /// Whether the process is stopped: it reads nothing and does not check the clock.
     stopped: bool,
-    /// It is not there.
+    /// Whether the process has ended.
     down: bool,
-    /// Why it closed a connection last.
+    /// Why it last closed a connection.
     error: Option<String>,
 }
 
@@ -101,27 +101,27 @@ impl Server {
         }
     }
 
-    /// Why it closed a connection last.
+    /// Why it last closed a connection.
     pub fn error(&self) -> &str {
         self.error.as_deref().unwrap_or("none")
     }
 
-    /// Whether it takes connections.
+    /// Whether it accepts connections.
     pub const fn is_up(&self) -> bool {
         !self.down
     }
 
-    /// Which store it serves: the high half of the identities of its pools.
+    /// Identifies its store: the high half of the identities of the store's pools.
     pub fn identity(&self) -> u64 {
         (self.store.identity(PoolId(0)) >> 64) as u64
     }
 
-    /// The target itself.
+    /// The target.
     pub const fn target(&self) -> &Arc<Target> {
         &self.target
     }
 
-    /// Takes a connection.
+    /// Accepts a connection.
     pub fn accept(&mut self, pipe: Pipe, now_us: u64) {
         let woken = Arc::new(AtomicBool::new(false));
         let waker: Waker = {
@@ -134,7 +134,7 @@ impl Server {
         self.served.insert(pipe, served);
     }
 
-    /// Bytes have come in. A process that is stopped finds them when it goes on.
+    /// Handles received bytes. A stopped process finds them when it continues.
     pub fn receive(&mut self, network: &mut Network, pipe: Pipe, bytes: &[u8]) {
         let Some(served) = self.served.get_mut(&pipe) else { return };
         served.input.extend_from_slice(bytes);
@@ -143,10 +143,10 @@ impl Server {
         }
     }
 
-    /// A connection has ended. What it had sent was taken in before.
+    /// Handles the end of a connection. All bytes sent before were handled.
     pub fn closed(&mut self, network: &mut Network, pipe: Pipe) {
         if self.stopped {
-            // It sees the end after the bytes, when it goes on: here at its next look.
+            // The process sees the end after the bytes, when it continues: here at the next check.
             let at_us = network.now_us() + 1_000;
             network.schedule(at_us, crate::network::Event::Closed(pipe, Side::Target));
             return;
@@ -155,7 +155,7 @@ impl Server {
         self.look(network);
     }
 
-    /// Looks at the clock, and at connections that were woken.
+    /// Checks the clock, and connections that were woken.
     pub fn look(&mut self, network: &mut Network) {
         if self.stopped || self.down {
             return;
@@ -198,12 +198,12 @@ impl Server {
         }
     }
 
-    /// Stops the process for a while, as SIGSTOP does.
+    /// Stops the process for a while, like SIGSTOP.
     pub const fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Ends the process. Its store is kept for the next one, or not.
+    /// Ends the process, and keeps its store for the next one or not.
     pub fn end(&mut self, network: &mut Network, keep: bool) {
         self.served.clear();
         network.end_all();
@@ -214,7 +214,7 @@ impl Server {
         self.target = start(&self.store, self.client, self.authenticates);
     }
 
-    /// Lets the process go on, or starts it again.
+    /// Continues or restarts the process.
     pub fn go_on(&mut self, network: &mut Network) {
         self.stopped = false;
         self.down = false;

@@ -1,4 +1,4 @@
-//! One run: clients, a network, a target, and what breaks.
+//! One run: clients, a network, a target, and faults.
 
 use crate::client::{ACTORS, SimClient};
 use crate::network::{Event, Network, Side};
@@ -7,18 +7,18 @@ use crate::target::Server;
 
 /// Clients of a run.
 const CLIENTS: usize = 2;
-/// How long things break, µs of the virtual clock.
+/// How long faults occur, µs of virtual time.
 const FAULTS_US: u64 = 12_000_000;
-/// How long the actors go on after that: everything must be answered by then.
+/// How long the actors continue after that: everything must be answered by then.
 const CALM_US: u64 = 9_000_000;
-/// From when on, after the last fault, nothing may fail any more.
+/// Time after the last fault from which no operation may fail.
 const SETTLED_US: u64 = 6_000_000;
-/// How often the target looks at the clock.
+/// How often the target checks the clock.
 const TARGET_TICK_US: u64 = 20_000;
 /// How long a client waits for a connection.
 const DIAL_US: u64 = 2_000_000;
 
-/// What a run did.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Operations that were answered.
@@ -39,10 +39,10 @@ struct World {
     report: Report,
 }
 
-/// Runs the world that follows from `seed`.
+/// Runs the world of `seed`.
 ///
 /// # Errors
-/// What broke a promise, and when.
+/// The violated promise, and the time.
 pub fn run(seed: u64) -> Result<Report, String> {
     let mut random = Random::new(seed);
     let authenticates = random.one_in(4);
@@ -126,7 +126,7 @@ impl World {
                 if let Some(pipe) = pipe {
                     server.accept(pipe, network.now_us());
                 }
-                // A target that is down refuses at once; one behind a dark network is silent.
+                // A target that is down refuses at once; in a dark network there is no answer.
                 let silent = server.is_up() && !takes;
                 let wait_us = if silent { DIAL_US } else { network.delay_us() };
                 let at_us = network.now_us() + wait_us;
@@ -160,7 +160,7 @@ impl World {
         Ok(())
     }
 
-    /// Breaks something.
+    /// Injects a fault.
     fn fault(&mut self) {
         self.report.faults += 1;
         let now_us = self.network.now_us();

@@ -1,13 +1,13 @@
-//! Hosts that lend each other memory: many worlds, each from a seed, and worlds with a bug.
+//! Hosts that lend each other memory: many worlds from seeds, and worlds with an injected bug.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use spillway_sim::lending::{InjectedBug, Options, Summary, run};
 
-/// Seeds that are run unless the environment says otherwise.
+/// Default number of seeds.
 const SEEDS: u64 = 2_000;
-/// Seeds within which a bug must be found.
+/// Number of seeds within which an injected bug must be found.
 const PLANT_SEEDS: u64 = 400;
 
 fn number(name: &str) -> Option<u64> {
@@ -50,7 +50,7 @@ fn promises_hold_whatever_breaks() {
         "{seeds} seeds: {steps} steps, {granted} loans granted, {refused} refused, {recalls} recalled, \
          {lost} lost, {moved} copies moved, {faults} faults"
     );
-    // Much happens.
+    // Enough must happen.
     assert!(granted > 4 * seeds && moved > 4 * seeds && recalls > seeds / 10 && lost > seeds / 4);
 }
 

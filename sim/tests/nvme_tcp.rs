@@ -1,9 +1,9 @@
-//! Many worlds, each from a seed.
+//! Many worlds from seeds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-/// Seeds that are run unless the environment says otherwise.
+/// Default number of seeds.
 const SEEDS: u64 = 2_000;
 
 fn number(name: &str) -> Option<u64> {
@@ -46,7 +46,7 @@ fn promises_hold_whatever_breaks() {
         "{seeds} seeds: {answered} operations answered, {failed} failed, {faults} faults, \
          {emptied} stores lost"
     );
-    // The faults bite, and yet most of what is asked is answered.
+    // The faults have effects, yet most operations are answered.
     assert!(failed > seeds / 10 && answered > 300 * seeds && emptied > seeds / 10);
 }
 

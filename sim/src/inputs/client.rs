@@ -15,22 +15,22 @@ use zerocopy::FromBytes;
 use super::Source;
 use crate::target::{HOST, SECRET};
 
-/// Steps of one input.
+/// Most steps of one input.
 const STEPS_MAX: usize = 200;
-/// Room of calls that bring something back, bytes.
+/// Bytes of the buffers for calls that return data.
 const ROOM_BYTES: usize = 10_000;
 
 struct Victim {
     association: Association,
     incoming: Vec<Vec<u8>>,
-    /// Ids of commands that were sent on each lane and not answered.
+    /// Ids of unanswered commands on each lane.
     ids: Vec<Vec<u16>>,
     tickets: Vec<(Ticket, Vec<u8>)>,
     framing: Framing,
     now_us: u64,
 }
 
-/// The first byte says how the client is set up; what follows are a target's steps.
+/// The first byte selects the client's settings; the rest are a target's steps.
 pub fn read(bytes: &[u8]) {
     let mut source = Source(bytes);
     let choice = source.byte();
@@ -62,7 +62,7 @@ pub fn read(bytes: &[u8]) {
         }
         victim.step(&mut source);
     }
-    // However it was treated, every call ends within its time.
+    // However the target behaves, every call ends in time.
     victim.now_us += 10_000_000;
     victim.association.tick(victim.now_us);
     for (ticket, _) in victim.tickets {
@@ -160,7 +160,7 @@ impl Victim {
         }
     }
 
-    /// One of the ids that wait for an answer, or any.
+    /// One of the ids that wait for an answer, or any id.
     fn id(&mut self, lane: usize, source: &mut Source<'_>, answered: bool) -> u16 {
         let place = usize::from(source.byte());
         let ids = &mut self.ids[lane];

@@ -1,4 +1,4 @@
-//! Readers of one thing each.
+//! Readers of a single kind of input.
 
 use spillway_wire::auth::{Message, Secret};
 use spillway_wire::fabrics::{ConnectData, ConnectResult, Fabrics, decode_nqn};
@@ -17,7 +17,7 @@ use spillway_wire::ring::{Hello, Welcome};
 
 use super::Source;
 
-/// Longest PDU that is read.
+/// Longest PDU.
 const PDU_BYTES_MAX: usize = 1 << 16;
 
 /// PDUs of both directions, under any framing.
@@ -40,7 +40,7 @@ pub fn pdus(bytes: &[u8]) {
     }
 }
 
-/// What commands, completions and their data say.
+/// Contents of commands, completions and their data.
 pub fn structures(bytes: &[u8]) {
     let mut source = Source(bytes);
     let choice = source.byte();
@@ -115,7 +115,7 @@ pub fn authentication(bytes: &[u8]) {
     }
 }
 
-/// Names of stores.
+/// URLs of stores.
 pub fn urls(bytes: &[u8]) {
     if let Ok(text) = core::str::from_utf8(bytes) {
         let _ = text.parse::<spillway_client::Url>();
@@ -141,7 +141,7 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
-/// What the supervisor of a paged program and the daemon say.
+/// Messages between the supervisor of a paged program and the daemon.
 pub fn programs(bytes: &[u8]) {
     if let Ok(hello) = programs::Hello::decode(bytes) {
         assert!(hello.program().len() <= programs::NAME_BYTES_MAX);

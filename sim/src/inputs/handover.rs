@@ -1,10 +1,10 @@
-//! What monitors say when they hand guest memory over.
+//! Messages of monitors that hand guest memory over.
 
 use spillway_guest_memory::{Handshake, Layout};
 
 use super::Source;
 
-/// Cloud Hypervisor's text, behind a byte that says how many files came and how long they are.
+/// Cloud Hypervisor's text, after a byte with the number and size of the files.
 pub fn cloud_hypervisor(bytes: &[u8]) {
     let mut source = Source(bytes);
     let choice = source.byte();
@@ -12,14 +12,14 @@ pub fn cloud_hypervisor(bytes: &[u8]) {
     read(Handshake::CloudHypervisor, source.0, &files);
 }
 
-/// Firecracker's text, behind a byte that says how long the memory file is.
+/// Firecracker's text, after a byte with the size of the memory file.
 pub fn firecracker(bytes: &[u8]) {
     let mut source = Source(bytes);
     let length = 4096_u64 << (source.byte() & 31);
     read(Handshake::Firecracker, source.0, &[length]);
 }
 
-/// Whatever the text says: what is taken lies where it may, and is found again.
+/// Whatever the text says: accepted regions lie within the files, and addresses are found again.
 fn read(handshake: Handshake, text: &[u8], files: &[u64]) {
     let Ok(Some(claimed)) = handshake.decode(text, files.len()) else { return };
     let Ok(layout) = Layout::check(&claimed, files, handshake.pages_out()) else { return };

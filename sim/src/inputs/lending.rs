@@ -6,8 +6,8 @@ use spillway_lending::{
     Action, Backup, Epoch, Event, HostId, MESSAGE_BYTES_MAX, Machine, Message, Reading, Settings,
 };
 
-/// Lines of messages: each that can be read is written again and must read as before, and a machine receives it,
-/// whoever it is from. That must set nothing aside beyond what the host has.
+/// Lines of messages. Each valid message must decode to the same after encoding, and a machine receives it, whoever
+/// sent it. The machine must not reserve more than the host has.
 pub(super) fn messages(bytes: &[u8]) {
     const TOTAL_BYTES: u64 = 8 << 30;
     let host = HostId::new("b").expect("a name of a letter");

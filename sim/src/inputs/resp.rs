@@ -1,4 +1,4 @@
-//! Commands of RESP, to a connection whose store is small.
+//! RESP commands on a connection to a small store.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Source;
 
 /// Bytes of the store.
 const STORE_BYTES: u64 = 4 << 20;
-/// Most bytes that come at a time.
+/// Most bytes that arrive at a time.
 const PIECE_BYTES_MAX: usize = 64;
 /// The time of the first command, milliseconds since 1970.
 const BEGAN_MS: u64 = 1_700_000_000_000;
@@ -48,7 +48,7 @@ fn shared() -> Arc<Shared> {
     SHARED.with(|shared| Arc::clone(shared.borrow_mut().get_or_insert_with(open)))
 }
 
-/// A client that is known, or not, whose bytes come in pieces while time passes.
+/// A client, authenticated or not, whose bytes arrive in pieces while time passes.
 pub fn read(bytes: &[u8]) {
     let mut source = Source(bytes);
     let (choice, step) = (source.byte(), source.byte());

@@ -16,10 +16,10 @@ use crate::target::{HOST, Server};
 
 const POOLS: &str = "nqn.2026-11.io.spillway:pools";
 const BLOCKS: &str = "nqn.2026-11.io.spillway:blocks";
-/// Steps of one input.
+/// Most steps of one input.
 const STEPS_MAX: usize = 64;
 
-/// A host's side of one connection.
+/// The host's side of a connection.
 struct Host {
     connection: Connection,
     framing: Framing,
@@ -28,8 +28,7 @@ struct Host {
     now_ms: u64,
 }
 
-/// The first byte says what the connection has been through, and whether what follows are bytes or
-/// steps.
+/// The first byte selects the connection's state, and whether the rest are bytes or steps.
 pub fn read(bytes: &[u8]) {
     let mut source = Source(bytes);
     let choice = source.byte();
@@ -69,7 +68,7 @@ impl Host {
         }
     }
 
-    /// Gives the connection what has come; the bytes of its answer.
+    /// Passes received bytes to the connection. Returns its answer.
     fn serve(&mut self) -> Vec<u8> {
         let mut answer = Vec::new();
         loop {
@@ -82,7 +81,7 @@ impl Host {
             if taken == 0 && sent == 0 {
                 return answer;
             }
-            // What is wrong ends the connection: here it goes on, for the reader to withstand more.
+            // An error ends the connection. Here it continues, to test the reader further.
             if taken == 0 {
                 return answer;
             }
@@ -120,7 +119,7 @@ impl Host {
         self.send(&Pdu::Command(command, data), self.framing)
     }
 
-    /// Connects a queue; the controller.
+    /// Connects a queue. Returns the controller.
     fn connect(&mut self, queue: u16, controller: u16, subsystem: &str) -> u16 {
         let connect = Connect {
             format: 0,
@@ -138,7 +137,7 @@ impl Host {
         }
     }
 
-    /// Commands and data as a host could send them, the fields from the source.
+    /// Commands and data as a host can send them, with fields from the source.
     fn steps(&mut self, source: &mut Source<'_>) {
         let filler = vec![0x5a; 9_000];
         for _ in 0..STEPS_MAX {

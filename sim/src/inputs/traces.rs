@@ -3,7 +3,7 @@
 use spillway_replay::blocks::read;
 use spillway_replay::local::Keys;
 
-/// Most events of a byte of a trace: a request of 64 MiB touches 16384 pages, each a put and a get.
+/// Most events for a byte of a trace: a request of 64 MiB touches 16384 pages, each a put and a get.
 const EVENTS_MAX: usize = 2 * 16_384 + 2;
 
 /// Reads bytes as a block trace.

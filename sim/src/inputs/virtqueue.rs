@@ -1,4 +1,4 @@
-//! A disk that reads what a hostile guest has in its memory.
+//! A disk that processes a hostile guest's memory.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -17,8 +17,8 @@ const MEMORY_BYTES: usize = 32 << 10;
 /// Descriptors of the queue's table, at the start of memory.
 const DESCRIPTORS: u16 = 16;
 
-/// The first byte says how many requests there are, and their heads follow; the rest is the guest's
-/// memory, which begins with the table of descriptors.
+/// The first byte is the number of requests, followed by their heads. The rest is the guest's memory, which begins with
+/// the descriptor table.
 pub fn read(bytes: &[u8]) {
     let mut source = Source(bytes);
     let heads: Vec<u16> = (0..source.byte() % 8).map(|_| u16::from(source.byte())).collect();
@@ -37,12 +37,12 @@ pub fn read(bytes: &[u8]) {
     disk.read(0, &mut pages).expect("a disk that works");
 }
 
-/// The disk of all inputs, which each finds empty.
+/// The disk for all inputs. Each input finds it empty.
 fn disk() -> &'static Arc<Disk> {
     static DISK: OnceLock<Arc<Disk>> = OnceLock::new();
     DISK.get_or_init(|| {
         let store = Arc::new(Store::open(Config::embedded(4 << 20)).expect("a store"));
-        // Half of the disk, so that some writes go to the file.
+        // Only half of the disk fits into the store, so that some writes go to the file.
         let config = ClientConfig { target_pages: BLOCKS / 2, ..ClientConfig::default() };
         let client = store.add_client(config).expect("a client");
         let dir = std::env::temp_dir().join(format!("spillway-virtqueue-{}", std::process::id()));
@@ -58,7 +58,7 @@ fn disk() -> &'static Arc<Disk> {
                 latency: Duration::ZERO,
             },
         );
-        // Its files stay as long as they are open.
+        // Its files exist as long as they are open.
         std::fs::remove_dir_all(&dir).expect("our own files");
         Arc::new(disk.expect("a disk"))
     })

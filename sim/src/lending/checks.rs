@@ -1,4 +1,4 @@
-//! What must hold after every step.
+//! The invariants that hold after every step.
 
 use spillway_lending::{
     BorrowedState, CopyLocation, DeviceState, LoanId, Role, Roles, Settings, Shareable,
@@ -9,7 +9,7 @@ use super::host::SLAB_BYTES;
 use super::world::World;
 
 impl World {
-    /// After a step of a host.
+    /// Checks a host after a step.
     pub fn check(&self, at: usize) -> Result<(), Violation> {
         let host = &self.hosts[at];
         let Some(machine) = &host.machine else { return Ok(()) };
@@ -20,7 +20,7 @@ impl World {
         self.check_claims(at)
     }
 
-    /// A lender never has less for itself than its reserve because it lent.
+    /// Lending never leaves a lender less for itself than its reserve.
     fn check_reserve(&self, at: usize) -> Result<(), Violation> {
         let host = &self.hosts[at];
         let lent_bytes = host.lent_slabs() * SLAB_BYTES;
@@ -40,8 +40,8 @@ impl World {
         Ok(())
     }
 
-    /// A grant leaves the host below its upper threshold, were all that it lends used in full. The machine may not
-    /// have heard of what happened in the last second.
+    /// Even if all lent memory is used in full, a grant leaves the host below its upper threshold. The machine may not
+    /// know the last second's changes yet.
     pub fn check_grant(&self, at: usize, slabs: u32) -> Result<(), Violation> {
         let host = &self.hosts[at];
         let lent_bytes = (host.lent_slabs() + u64::from(slabs)) * SLAB_BYTES;
@@ -53,7 +53,7 @@ impl World {
         Ok(())
     }
 
-    /// What a borrower uses is its own: its lender has not taken it back, unless by losing it.
+    /// A borrower owns the memory that it uses: its lender has not taken it back, unless it has lost it.
     pub fn check_claims(&self, at: usize) -> Result<(), Violation> {
         let host = &self.hosts[at];
         if !host.is_up() || host.paused_until_us > self.now_us {
@@ -93,7 +93,7 @@ impl World {
         Ok(())
     }
 
-    /// Nobody uses a loan that is being released.
+    /// Checks that no borrower uses a loan that is being released.
     pub fn check_claims_on(&self, loan: &LoanId) -> Result<(), Violation> {
         match self.names.get(&loan.borrower) {
             Some(borrower) => self.check_claims(*borrower),
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// Every request ends: is granted, refused or given up within its time.
+    /// Every request ends in time: it is granted, refused or given up.
     pub fn check_waits(&mut self, at: usize) -> Result<(), Violation> {
         let now_us = self.now_us;
         let settings = &self.settings;
@@ -118,7 +118,7 @@ impl World {
         host.asked.retain(|number, _| asked.contains(number));
         host.gathering.retain(|device, _| gathering.contains(device));
         let asked = asked.iter().map(|number| *host.asked.entry(*number).or_insert(now_us));
-        // Time in which it was stopped does not count.
+        // The time while the host was stopped does not count.
         let waited_us = |since: u64| now_us.saturating_sub(since.max(host_paused_us));
         let late_asked = asked.filter(|since| waited_us(*since) > answer_us).count();
         let gathering = gathering.iter().map(|id| *host.gathering.entry(*id).or_insert(now_us));
@@ -129,7 +129,7 @@ impl World {
         self.check_recalls(at)
     }
 
-    /// A lender has back what it recalled by the deadline.
+    /// A recalled loan is back by its deadline.
     fn check_recalls(&mut self, at: usize) -> Result<(), Violation> {
         let now_us = self.now_us;
         let host = &mut self.hosts[at];
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    /// When faults and pressure have ended: what is left of all that, if something is.
+    /// After faults and pressure have ended: the first host where something is left, and what.
     pub fn rest(&self) -> Option<(usize, String)> {
         for (at, host) in self.hosts.iter().enumerate() {
             let Some(machine) = &host.machine else { return Some((at, "it is down".into())) };

@@ -1,8 +1,8 @@
-//! A model of the data plane: which version of each slab lies where, and what of it can be reached.
+//! A model of the data plane: where each version of each slab lies, and which of it is reachable.
 //!
-//! A write goes to all copies of a slab and is acknowledged when one has it; a copy that could not be written is dropped, and
-//! the machine is told. Whenever a slab with something in it has no good copy left, that is a lost page, and a
-//! violation unless faults have taken as many copies as it had when it was last whole.
+//! A write goes to all copies of a slab, and is acknowledged when one copy has it. A copy that could not be written is
+//! dropped, and the machine is told. A slab with content but without a good copy is a lost page. That is a violation,
+//! unless faults have taken as many copies as it had when it was last complete.
 
 use spillway_lending::{CopyLocation, DeviceId, Event, LoanId, PoolIdentity};
 
@@ -12,7 +12,7 @@ use super::world::{What, World};
 use super::{Backup, Violation};
 
 impl World {
-    /// Whether requests of `from` reach the pool that it knows as `loan`.
+    /// Whether requests from `from` reach the pool that it knows as `loan`.
     fn reaches(&self, from: usize, device: DeviceId, loan: &LoanId) -> bool {
         let Some(grant) = self.grant(from, device, loan) else { return false };
         let lender = &self.hosts[grant.0];
@@ -25,7 +25,7 @@ impl World {
         Some((grant.lender, grant.identity))
     }
 
-    /// What lies at a place, whether it can be reached or not.
+    /// The content of a place, reachable or not.
     fn content(
         &self,
         at: usize,
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// Places of a slab that have what was acknowledged.
+    /// Places of a slab that have the acknowledged version.
     fn good(&self, at: usize, device: DeviceId, slab: u32) -> Vec<CopyLocation> {
         let Some(its) = self.hosts[at].devices.get(&device) else { return Vec::new() };
         let Some(its) = its.slabs.get(slab as usize) else { return Vec::new() };
@@ -92,11 +92,11 @@ impl World {
         })
     }
 
-    /// Looks whether a slab still has what was acknowledged.
+    /// Checks whether a slab still has the acknowledged version.
     fn check_slab(&mut self, at: usize, device: DeviceId, slab: u32) -> Result<(), Violation> {
         let places = self.good(at, device, slab);
         let good = places.len() as u32;
-        // A pool that a crash has taken looks good until its host starts again.
+        // A pool that a crash has destroyed looks good until its host restarts.
         let is_hit = |place: &CopyLocation| match place {
             CopyLocation::File => false,
             CopyLocation::Lender { loan, .. } => {
@@ -130,7 +130,7 @@ impl World {
         Err(self.violation(at, what))
     }
 
-    /// A loan is lost to its borrower, by a fault if there was one.
+    /// A borrower loses a loan, by a fault if there was one.
     pub fn hit(&mut self, at: usize, lender: usize, loan: &LoanId) {
         let now_us = self.now_us;
         let is_excused = |host: &Host| host.excused_until_us >= now_us || host.is_slow;
@@ -167,7 +167,7 @@ impl World {
             }
         }
         its.grants.remove(loan);
-        // One that was never made, and of which no loan is left, is nothing.
+        // Forget a device that was never created and has no loan left.
         if its.grants.is_empty() && its.slabs.is_empty() {
             self.hosts[at].devices.remove(&device);
         }
@@ -177,7 +177,7 @@ impl World {
         Ok(())
     }
 
-    /// [`spillway_lending::Action::Place`], as far as the data plane does it.
+    /// The data plane's part of [`spillway_lending::Action::Place`].
     pub fn place(
         &mut self,
         at: usize,
@@ -208,7 +208,7 @@ impl World {
         Ok(Ok(()))
     }
 
-    /// swapoff: all must be readable, and fit into memory.
+    /// swapoff: all pages must be readable and fit into memory.
     pub fn swapoff(&mut self, at: usize, device: DeviceId) -> Result<(), String> {
         let host = &self.hosts[at];
         let Some(its) = host.devices.get(&device) else { return Err("no such device".into()) };
@@ -227,7 +227,7 @@ impl World {
         Ok(())
     }
 
-    /// The kernel swaps out and in: slabs come into use and go out of it, and some are written.
+    /// The kernel swaps out and in: slabs come into use and become unused, and some are written.
     pub fn swap(&mut self, at: usize) -> Result<(), Violation> {
         let mut want = self.hosts[at].swapped_slabs() as usize;
         let devices: Vec<(DeviceId, usize)> = self.hosts[at]
@@ -275,7 +275,7 @@ impl World {
 
     fn write_slab(&mut self, at: usize, device: DeviceId, slab: u32) -> Result<(), Violation> {
         let its = &self.hosts[at].devices[&device].slabs[slab as usize];
-        // Versions of a slab never repeat, also when it was empty between.
+        // Versions of a slab never repeat, even after it was empty.
         let version = self.now_us + 1;
         let copies = its.copies.clone();
         let mut failed = Vec::new();
@@ -289,7 +289,7 @@ impl World {
             }
         }
         if written == 0 {
-            // An error to the kernel, which keeps the page; what was there stays as it is.
+            // The kernel gets an error and keeps the page; the former content stays.
             return Ok(());
         }
         self.set_version(at, device, slab, version);
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// A lender has lost its store: each copy in it is hit.
+    /// A lender has lost its store: all copies in it are lost.
     pub fn hit_all_in(&mut self, lender: usize) {
         let lost: Vec<LoanId> = self.hosts[lender].pools.keys().cloned().collect();
         for loan in lost {

@@ -1,4 +1,4 @@
-//! The drivers, and the network: they carry out what the machines want, in their time, and sometimes fail.
+//! The drivers and the network: they execute the machines' actions, take time for it, and sometimes fail.
 
 use spillway_lending::{Action, Body, Event, Message, Note, PoolIdentity};
 
@@ -140,7 +140,7 @@ impl World {
                 } else {
                     self.place(at, device, slab, copy, &place)?
                 };
-                // It is done in the data plane before the machine hears of it.
+                // The data plane changes before the machine is told.
                 let in_us = self.random.below(50_000);
                 let boot = self.hosts[at].boot;
                 let event = Event::Placed { device, slab, copy, place, result };

@@ -1,11 +1,11 @@
-//! What breaks, and what programs want.
+//! Faults, and the memory demand of programs.
 
 use spillway_lending::Order;
 
 use super::world::{What, World};
 
 impl World {
-    /// Breaks something, and says when the next thing breaks.
+    /// Injects a fault, and schedules the next one.
     pub fn fault(&mut self) {
         if self.is_calm {
             return;
@@ -35,7 +35,7 @@ impl World {
                 return;
             }
         }
-        // What a fault does shows until leases have run out.
+        // The effects of a fault can appear until leases have run out.
         let shows = (self.settings.lease + self.settings.lease_margin) * 2;
         let until_us = until_us + shows.as_micros() as u64;
         let host = &mut self.hosts[at];
@@ -52,7 +52,7 @@ impl World {
         self.schedule(lasts_us, at, None, What::Restart { keeps_store });
     }
 
-    /// Programs of some host want more or less.
+    /// Changes the memory demand of the programs of a host.
     pub fn change_demand(&mut self) {
         if self.is_calm {
             return;
@@ -70,7 +70,7 @@ impl World {
         host.demand_bytes = host.total_bytes / 100 * percent;
     }
 
-    /// All that is broken is mended, and nobody wants much.
+    /// Repairs all faults, and lowers the demand of all hosts.
     pub fn calm_down(&mut self) {
         self.is_calm = true;
         (self.loss_permille, self.late_permille) = (0, 0);

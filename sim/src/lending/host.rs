@@ -1,4 +1,4 @@
-//! A virtual host: its memory, what it keeps for others, and its devices.
+//! A virtual host: its memory, the pools that it keeps for others, and its devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,56 +7,56 @@ use spillway_lending::{CopyLocation, DeviceId, HostId, LoanId, Machine, PoolIden
 /// Bytes of a slab here.
 pub(super) const SLAB_BYTES: u64 = 1 << 20;
 
-/// See the module.
+/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Host {
     pub id: HostId,
     pub rack: String,
     pub total_bytes: u64,
-    /// What its own programs want.
+    /// Memory that its own programs want.
     pub demand_bytes: u64,
     /// None while it is down.
     pub machine: Option<Machine>,
-    /// Which start of its daemon.
+    /// The number of its daemon's start.
     pub boot: u32,
     pub paused_until_us: u64,
     pub cut_until_us: u64,
-    /// Until when what happens to it may be put down to a fault.
+    /// Until when its losses may be the result of a fault.
     pub excused_until_us: u64,
-    /// Its driver takes long for everything.
+    /// Whether its driver is slow.
     pub is_slow: bool,
-    /// The earliest look at the clock that is scheduled.
+    /// The earliest scheduled wake-up.
     pub wake_us: u64,
-    /// What it keeps for others, as far as their requests reach it.
+    /// Pools that it keeps for others, and that their requests reach.
     pub pools: BTreeMap<LoanId, Pool>,
-    /// Slabs that are being set aside or freed.
+    /// Slabs that are being reserved or freed.
     pub changing_slabs: u64,
-    /// Its memory, slab by slab: whose pool has it.
+    /// The owner of each slab of its memory.
     pub blocks: Vec<Option<PoolIdentity>>,
     /// Pools that a fault has destroyed.
     pub gone: BTreeSet<PoolIdentity>,
     pub devices: BTreeMap<DeviceId, Device>,
-    /// What the local file has of each slab.
+    /// The version of each slab in the local file.
     pub file: BTreeMap<(DeviceId, u32), u64>,
-    /// What it told the registry last.
+    /// The spare memory that it last reported to the registry.
     pub spare_bytes: u64,
-    /// Since when each device is being gathered, and each loan asked for.
+    /// Since when each device is being gathered, and each loan requested.
     pub gathering: BTreeMap<DeviceId, u64>,
     pub asked: BTreeMap<u64, u64>,
-    /// By when it has back what it recalls.
+    /// The deadlines of its recalls.
     pub recalls: BTreeMap<LoanId, u64>,
 }
 
-/// Memory set aside for a loan.
+/// Memory reserved for a loan.
 #[derive(Debug)]
 pub(super) struct Pool {
     pub identity: PoolIdentity,
     pub blocks: Vec<usize>,
-    /// What each slab has: of which of the borrower's slabs, in which version.
+    /// The content of each slab: which of the borrower's slabs, and its version.
     pub data: BTreeMap<u32, Content>,
 }
 
-/// What was written to a slab.
+/// The content of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Content {
     pub device: DeviceId,
@@ -64,7 +64,7 @@ pub(super) struct Content {
     pub version: u64,
 }
 
-/// A device as the data plane has it.
+/// The data plane's state of a device.
 #[derive(Debug, Default)]
 pub(super) struct Device {
     pub grants: BTreeMap<LoanId, Grant>,
@@ -72,23 +72,23 @@ pub(super) struct Device {
     pub is_attached: bool,
 }
 
-/// A loan as the data plane has it.
+/// The data plane's state of a loan.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub lender: usize,
     pub identity: PoolIdentity,
     pub blocks: Vec<usize>,
-    /// A fault has taken it, and that has been counted.
+    /// Whether a fault has taken it, and that was counted.
     pub is_hit: bool,
 }
 
-/// A slab as the data plane has it.
+/// The data plane's state of a slab.
 #[derive(Debug, Default)]
 pub(super) struct Slab {
-    /// Writes that were acknowledged; 0 is a slab with nothing in it.
+    /// The version that was last acknowledged; 0 is an empty slab.
     pub version: u64,
     pub copies: [Option<CopyLocation>; 2],
-    /// Copies that faults have taken since it last had all, and how many it had then.
+    /// Copies that faults have taken since it last had all copies, and their number then.
     pub hits: u32,
     pub full: u32,
 }
@@ -102,7 +102,7 @@ impl Host {
         self.is_up() && self.paused_until_us <= now_us && self.cut_until_us <= now_us
     }
 
-    /// Slabs that its pools have, and those that are being set aside or freed.
+    /// Slabs of its pools, and slabs that are being reserved or freed.
     pub fn lent_slabs(&self) -> u64 {
         let pools: usize = self.pools.values().map(|pool| pool.blocks.len()).sum();
         pools as u64 + self.changing_slabs
@@ -113,7 +113,7 @@ impl Host {
         written as u64 * SLAB_BYTES
     }
 
-    /// What swap would hold of it: what its programs want beyond seven tenths, as far as devices have room.
+    /// Slabs in swap: its programs' demand beyond seven tenths of the memory, as far as devices have room.
     pub fn swapped_slabs(&self) -> u64 {
         let room: usize = self.attached().map(|(_, device)| device.slabs.len()).sum();
         let beyond = self.demand_bytes.saturating_sub(self.total_bytes / 10 * 7);
@@ -128,13 +128,13 @@ impl Host {
         device.slabs.iter().filter(|slab| slab.version != 0).count() as u64 * SLAB_BYTES
     }
 
-    /// The memory that its own programs have at the moment.
+    /// Memory that its own programs have at the moment.
     pub fn own_bytes(&self) -> u64 {
         let swapped: u64 = self.attached().map(|(_, device)| Self::in_use_bytes(device)).sum();
         self.demand_bytes.saturating_sub(swapped).min(self.total_bytes)
     }
 
-    /// What the monitor reads.
+    /// The monitor's reading.
     pub fn reading(&self) -> Reading {
         let lent_used_bytes = self.written_bytes();
         Reading {
@@ -148,7 +148,7 @@ impl Host {
         }
     }
 
-    /// Sets slabs aside.
+    /// Reserves slabs.
     pub fn make_pool(&mut self, loan: LoanId, identity: PoolIdentity, slabs: u32) {
         let free = self.blocks.iter().enumerate().filter(|(_, owner)| owner.is_none());
         let blocks: Vec<usize> = free.map(|(block, _)| block).take(slabs as usize).collect();
@@ -158,7 +158,7 @@ impl Host {
         self.pools.insert(loan, Pool { identity, blocks, data: BTreeMap::new() });
     }
 
-    /// Ends a pool; its slabs.
+    /// Ends a pool. Returns its slabs.
     pub fn end_pool(&mut self, loan: &LoanId) -> u64 {
         let Some(pool) = self.pools.remove(loan) else { return 0 };
         for block in &pool.blocks {

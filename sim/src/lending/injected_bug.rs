@@ -4,13 +4,13 @@
 /// A bug that the simulation injects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InjectedBug {
-    /// A borrower takes any ack, however old, as the answer to its last request.
+    /// A borrower accepts any ack, however old, as the answer to its last request.
     StaleAck,
     /// A lender frees a loan as soon as it recalls it, before the borrower has forgotten it.
     EarlyRelease,
-    /// A lender believes that it has twice the memory.
+    /// A lender believes that it has twice its memory.
     NoReserve,
-    /// A move is reported done, and the old place dropped, before the pages are copied.
+    /// A move is reported as done, and the old place dropped, before the pages are copied.
     EarlyMove,
     /// A lender never frees a loan whose lease has run out.
     EndlessLease,
@@ -19,7 +19,7 @@ pub enum InjectedBug {
 }
 
 impl InjectedBug {
-    /// All of them.
+    /// All bugs.
     pub const ALL: [Self; 6] = [
         Self::StaleAck,
         Self::EarlyRelease,

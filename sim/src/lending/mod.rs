@@ -1,23 +1,23 @@
 //! Hosts that lend each other memory: the real state machines ([`spillway_lending::Machine`]) on virtual hosts.
 //!
-//! [`run`] makes a world out of a seed: 2 to 8 hosts or as many as are wanted, with settings, memory and racks drawn
-//! from the seed; a network that loses, repeats, delays and reorders; drivers that take their time and fail;
-//! and a model of the data plane that knows which version of each slab lies where (`data_plane`). For 90 virtual seconds
-//! programs want more and less memory, hosts are cut off, stopped, crash and come back with their store or
-//! without, and operators give orders. Then all is calm, and everything must be given back.
+//! [`run`] creates a world from a seed. It has 2 to 8 hosts, or a given number; settings, memory and racks come from
+//! the seed. The network loses, repeats, delays and reorders messages. Drivers take time and fail. A model of the data
+//! plane knows where each version of each slab lies (`data_plane`). For 90 virtual seconds the memory demand of
+//! programs changes, operators give orders, and hosts are cut off, stopped, and crash and return with or without their
+//! store. Then all faults end, and everything must be given back.
 //!
-//! After every step (`checks`):
+//! Invariants after every step (`checks`):
 //!
-//! - No block has two owners: what a borrower uses, its lender has not taken back, unless by losing it.
+//! - No block has two owners: a lender has not taken back memory that a borrower uses, unless it has lost it.
 //! - No lender is below its reserve, and no grant would take it above its upper threshold.
-//! - No page is lost that had a copy which no fault has taken.
+//! - No page is lost while a copy of it exists that no fault has taken.
 //! - Two copies of a slab never lie on one host.
-//! - No host has two roles, where one is allowed.
-//! - Every request is granted, refused or given up within its time.
+//! - No host has two roles, if the settings allow only one.
+//! - Every request is granted, refused or given up in time.
 //!
-//! And in the end all are neutral, and nothing is reserved.
+//! In the end all hosts are neutral, and nothing is reserved.
 //!
-//! Wall clocks do not appear: the machine is given monotonic time alone, so there is none that could jump.
+//! There are no wall clocks: the machine gets only monotonic time, which can't jump.
 //!
 //! Injected bugs show that the checks work: [`InjectedBug`].
 
@@ -42,39 +42,39 @@ use crate::random::Random;
 use host::SLAB_BYTES;
 use world::{What, World};
 
-/// How a world is made, beside its seed.
+/// Parameters of a world beside its seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// How many hosts, 2 to 2000; drawn from the seed when none.
+    /// The number of hosts, 2 to 2000; `None` draws it from the seed.
     pub hosts: Option<usize>,
-    /// A bug.
+    /// The bug to inject.
     pub bug: Option<InjectedBug>,
     /// Prints every event and action.
     pub is_traced: bool,
 }
 
-/// What must not be.
+/// A violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at {at_us} µs, {host}: {what}")]
 pub struct Violation {
-    /// When.
+    /// The virtual time.
     pub at_us: u64,
-    /// Where.
+    /// The host.
     pub host: String,
-    /// What.
+    /// The violated invariant.
     pub what: String,
 }
 
-/// What has happened.
+/// Counts of what happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Things that happened.
+    /// Events.
     pub steps: u64,
     /// Messages sent.
     pub messages: u64,
     /// Faults.
     pub faults: u64,
-    /// Loans that were asked for, and what came of it.
+    /// Loans requested.
     pub asked: u64,
     /// Granted.
     pub granted: u64,
@@ -82,11 +82,11 @@ pub struct Summary {
     pub refused: u64,
     /// Not answered in time.
     pub unanswered: u64,
-    /// Times that nothing at all was found.
+    /// Times that no loan was found at all.
     pub given_up: u64,
     /// Devices attached.
     pub devices: u64,
-    /// Slabs of them.
+    /// Slabs of those devices.
     pub borrowed_slabs: u64,
     /// Loans recalled.
     pub recalls: u64,
@@ -94,23 +94,23 @@ pub struct Summary {
     pub moved: u64,
     /// Loans lost.
     pub loans_lost: u64,
-    /// Slabs of which faults took every copy, as the machine saw it.
+    /// Slabs that lost every copy by faults, as the machine counts them.
     pub slabs_lost: u64,
-    /// The same, with pages in them.
+    /// Those of them that had content.
     pub excused: u64,
     /// Loans whose lease ran out with their lender.
     pub(crate) expired: BTreeSet<LoanId>,
 }
 
-/// How long things break, µs.
+/// How long faults occur, µs.
 const FAULTS_US: u64 = 90_000_000;
-/// How long it may take until all is given back, µs.
+/// Limit of the time until everything is given back, µs.
 const CALM_US: u64 = 300_000_000;
 
 /// Runs the world of `seed`.
 ///
 /// # Errors
-/// What must not be.
+/// The first violation.
 pub fn run(seed: u64, options: &Options) -> Result<Summary, Violation> {
     let mut random = Random::new(seed);
     let settings = settings(&mut random);
@@ -136,7 +136,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Violation> {
         until_us += 5_000_000;
         while world.advance(until_us)? {}
         let rest = world.rest();
-        // The operator's last orders have been heard by then.
+        // The operator's last orders have been handled by then.
         match rest {
             None if until_us > FAULTS_US + 60_000_000 => return Ok(world.summary),
             Some((at, what)) if until_us > FAULTS_US + CALM_US => {
@@ -147,7 +147,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Violation> {
     }
 }
 
-/// Settings drawn from a seed; short times, so that much happens.
+/// Settings from a seed, with short times, so that much happens.
 fn settings(random: &mut Random) -> Settings {
     let mode = if random.one_in(8) { Mode::Direct } else { Mode::FanOut };
     let backup = match random.below(4) {

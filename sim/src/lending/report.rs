@@ -1,4 +1,4 @@
-//! Where a thousand hosts put their slabs.
+//! The placement of slabs among a thousand hosts.
 
 use spillway_lending::{Backup, Role, Settings};
 
@@ -7,7 +7,7 @@ use super::world::{What, World};
 use super::{Options, Summary, Violation};
 use crate::random::Random;
 
-/// What became of a large world in which nothing breaks.
+/// The result of a large world without faults.
 #[derive(Clone, Debug)]
 pub struct Placement {
     /// Hosts.
@@ -30,11 +30,11 @@ pub struct Placement {
     pub apart: u64,
 }
 
-/// Lets `hosts` hosts in racks of 20 lend to each other for ten virtual minutes: at any time some fifth of them wants more than
-/// it has, mirrored, without faults.
+/// Runs `hosts` hosts in racks of 20 for ten virtual minutes, mirrored, without faults. At any time about a fifth of
+/// them want more memory than they have.
 ///
 /// # Errors
-/// What must not be.
+/// The first violation.
 pub fn placement(seed: u64, hosts: usize) -> Result<Placement, Violation> {
     const SECONDS: u64 = 600;
     let settings =

@@ -1,4 +1,4 @@
-//! The world: hosts, network and clock, and the drivers that carry out what the machines want.
+//! The world: hosts, network and clock, and the drivers that execute the machines' actions.
 
 use core::time::Duration;
 use std::cmp::Reverse;
@@ -14,32 +14,32 @@ use super::injected_bug::InjectedBug;
 use super::{Options, Summary, Violation};
 use crate::random::Random;
 
-/// Something that happens at a time.
+/// An event.
 #[derive(Clone, Debug)]
 pub(super) enum What {
     /// A message arrives.
     Deliver(Message),
-    /// A machine wanted to look at the clock.
+    /// A machine's requested wake-up.
     Wake,
     /// The monitor reads the memory, and the kernel swaps.
     Read,
-    /// The registry says which hosts there are.
+    /// The registry reports the hosts.
     Peers,
-    /// The driver has done something in the data plane.
+    /// The driver has completed work in the data plane.
     Work(Work),
-    /// The machine learns of something.
+    /// The machine gets an event.
     Tell(Event),
     /// The daemon starts again.
     Restart { keeps_store: bool },
-    /// Programs want more or less memory; one host.
+    /// A host's programs change their memory demand.
     Demand,
-    /// Something breaks.
+    /// A fault occurs.
     Fault,
-    /// The operator says something.
+    /// The operator gives an order.
     Operator(Order),
 }
 
-/// What takes a driver time.
+/// Work that takes a driver time.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
     Reserve { loan: LoanId, slabs: u32 },
@@ -49,7 +49,7 @@ pub(super) enum Work {
     Place { device: DeviceId, slab: u32, copy: u8, place: CopyLocation },
 }
 
-/// An entry of the queue: when, in which order among those of one time, at which host, in which boot.
+/// An entry of the queue: its time, its order among those of the same time, its host, and the host's boot.
 struct Entry {
     at_us: u64,
     serial: u64,
@@ -78,7 +78,7 @@ impl Ord for Entry {
     }
 }
 
-/// See the module.
+/// See the module's documentation.
 pub(super) struct World {
     pub now_us: u64,
     serial: u64,
@@ -90,13 +90,13 @@ pub(super) struct World {
     pub bug: Option<InjectedBug>,
     pub summary: Summary,
     pub is_calm: bool,
-    /// Messages lost or repeated, out of a thousand.
+    /// Lost or repeated messages, per thousand.
     pub loss_permille: u64,
-    /// Messages that take seconds, out of a thousand.
+    /// Messages that take seconds, per thousand.
     pub late_permille: u64,
     pub delay_us: u64,
     is_traced: bool,
-    /// The last number of a request for each loan, for [`InjectedBug::StaleAck`].
+    /// The last request number for each loan, for [`InjectedBug::StaleAck`].
     pub sequences: BTreeMap<LoanId, u32>,
 }
 
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// Adds a host of this many slabs of memory, which wants `demand_bytes` of it.
+    /// Adds a host with this many slabs of memory, whose programs want `demand_bytes`.
     pub fn add_host(&mut self, slabs: u64, rack: u64, demand_bytes: u64) {
         let at = self.hosts.len();
         let name = format!("h{at:04}");
@@ -151,7 +151,7 @@ impl World {
             recalls: BTreeMap::new(),
         });
         self.start(at, false);
-        // Not all at the same time.
+        // Spread the readings over time.
         let offset_us = self.random.below(1_000_000);
         self.schedule(offset_us, at, None, What::Read);
         let offset_us = 1_000_000 + self.random.below(1_000_000);
@@ -168,7 +168,7 @@ impl World {
         self.queue.push(Reverse(Entry { at_us, serial, host, boot, what }));
     }
 
-    /// Starts a host's daemon; with the loans that its store kept, if it kept any.
+    /// Starts a host's daemon, with the loans that its store kept, if any.
     pub fn start(&mut self, at: usize, keeps_store: bool) {
         let (epoch, seed) = (Epoch(self.random.next()), self.random.next());
         let host = &mut self.hosts[at];
@@ -197,7 +197,7 @@ impl World {
         host.machine = Some(Machine::new(id, epoch, seed, self.settings.clone(), kept, now));
     }
 
-    /// Ends a host's daemon: its devices are lost, and what was under way is.
+    /// Ends a host's daemon: its devices and its work in progress are lost.
     pub fn stop(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         host.machine = None;
@@ -210,7 +210,7 @@ impl World {
         host.demand_bytes = host.total_bytes / 10 * 3;
     }
 
-    /// Lets what is next happen; false when nothing is left before `until_us`.
+    /// Processes the next event. Returns false when none is left before `until_us`.
     pub fn advance(&mut self, until_us: u64) -> Result<bool, Violation> {
         let Some(Reverse(next)) = self.queue.peek() else { return Ok(false) };
         if next.at_us > until_us {
@@ -290,7 +290,7 @@ impl World {
                 _ => {}
             }
         }
-        // What travels is what can be read again.
+        // A message must survive encoding and decoding.
         let read = Message::decode(&message.encode());
         if read.as_ref() != Ok(&message) {
             return Err(
@@ -312,7 +312,7 @@ impl World {
         self.check_waits(at)
     }
 
-    /// Tells a machine of its host's memory.
+    /// Passes a reading of its host's memory to a machine.
     fn look(&mut self, at: usize) -> Result<(), Violation> {
         let mut reading = self.hosts[at].reading();
         let upper_bytes = Settings::share(reading.total_bytes, self.settings.upper_permille);
@@ -322,7 +322,7 @@ impl World {
         self.step(at, Event::Memory(reading))
     }
 
-    /// Tells a machine of an event, and has done what it wants.
+    /// Passes an event to a machine, and executes its actions.
     pub fn step(&mut self, at: usize, event: Event) -> Result<(), Violation> {
         let now = self.now();
         if self.is_traced {
@@ -357,7 +357,7 @@ impl World {
         Violation { at_us: self.now_us, host: self.hosts[at].id.to_string(), what }
     }
 
-    /// Copies that a slab should have.
+    /// The number of copies that a slab should have.
     pub fn copies_wanted(&self) -> u32 {
         if self.settings.backup == Backup::None { 1 } else { 2 }
     }
