@@ -1,15 +1,15 @@
-//! Which cells a run measures, how often, and at which size.
+//! Which cells a run measures, how many times, and at which size.
 
 use std::env;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, ensure};
 
-/// What a benchmark has asked [`wanted`] for.
+/// The cells for which [`wanted`] was called.
 static ASKED: Mutex<Asked> = Mutex::new(Asked { names: Vec::new(), chosen: false });
 
 struct Asked {
-    /// All cells so far, each once.
+    /// All cells so far, without duplicates.
     names: Vec<String>,
     /// Whether one of them is measured.
     chosen: bool,
@@ -19,14 +19,14 @@ fn asked() -> MutexGuard<'static, Asked> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether `BENCH_ONLY` leaves the cell `name` in.
+/// Whether `BENCH_ONLY` selects the cell `name`.
 pub fn wanted(name: &str) -> bool {
     let chosen = env::var("BENCH_ONLY").map_or(true, |only| name.contains(&only));
     asked().note(name, chosen);
     chosen
 }
 
-/// Fails when `BENCH_ONLY` left no cell of the benchmark that has just run.
+/// Fails if `BENCH_ONLY` selected no cell of the benchmark that has just run.
 pub fn some_chosen(bench: &str) -> anyhow::Result<()> {
     let asked = asked();
     let only = env::var("BENCH_ONLY").unwrap_or_default();
@@ -38,7 +38,7 @@ pub fn some_chosen(bench: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many rounds to take medians of.
+/// The number of rounds whose median is taken.
 pub fn rounds() -> anyhow::Result<usize> {
     match env::var("BENCH_ROUNDS") {
         Ok(text) => {
@@ -51,7 +51,7 @@ pub fn rounds() -> anyhow::Result<usize> {
     }
 }
 
-/// The one of two sizes that `BENCH_SIZE` asks for: the small one for `ci`, whose figures mean nothing.
+/// The one of two sizes that `BENCH_SIZE` selects. The figures of the small one, for `ci`, are meaningless.
 pub fn by_size<T>(full: T, ci: T) -> T {
     if env::var_os("BENCH_SIZE").is_some_and(|size| size == "ci") { ci } else { full }
 }

@@ -1,7 +1,7 @@
-//! `kvcache`: chunks of a language model's cache from Python into a store and back, beside `memcpy` and LMCache's own
-//! connector to Redis.
+//! `kvcache`: moves chunks of a language model's cache from Python to a store and back. Compared with `memcpy` and
+//! LMCache's own connector to Redis.
 //!
-//! A side is a way to a store; `lab/bench-kvcache` has all of them take turns.
+//! A side is a path to a store; `lab/bench-kvcache` runs them alternately.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use super::{build_programs, go_on, measured_by, root, rounds, wanted};
 
 const BENCH: &str = "kvcache";
 const FLOOR: &str = "memcpy";
-/// Calls of the package, and LMCache's interface with so many threads.
+/// The package's own calls, and LMCache's interface with this many threads.
 const OURS: [&str; 5] = ["ring", "embedded", "network", "connector-1", "connector-8"];
-/// LMCache's own, with so many connections.
+/// LMCache's own connector, with this many connections.
 const OTHERS: [&str; 2] = ["redis-1", "redis-8"];
-/// What 1,000 keys in one call may take, ms.
+/// The goal for a lookup of 1,000 keys in one call, ms.
 const LOOKUP_MS: f64 = 0.3;
 
-/// What the sides did.
+/// The results of all sides.
 #[derive(Deserialize)]
 struct Figures {
-    /// By side, bytes of a chunk and direction, a figure a round.
+    /// By side, bytes of a chunk and direction: a figure for each round.
     gigabytes_s: BTreeMap<String, BTreeMap<u64, BTreeMap<String, Vec<f64>>>>,
-    /// By side, of 1,000 keys.
+    /// By side: a figure for each round, for 1,000 keys.
     lookup_ms: BTreeMap<String, Vec<f64>>,
 }
 
@@ -39,10 +39,10 @@ impl Figures {
     }
 }
 
-/// Measures all sides in turns.
+/// Measures all sides alternately.
 ///
 /// # Errors
-/// A build that fails, a side that does, or the user's interruption.
+/// A build or a side that fails, or the user's interruption.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let has_lmcache = root().join("lab/cache/lmcache/bin/python").exists();
@@ -67,7 +67,7 @@ fn measure(sides: &[&str]) -> anyhow::Result<Figures> {
     measured_by("bench-kvcache", own.into_iter().chain(sides.iter().map(|&side| side.to_owned())))
 }
 
-/// Each of our rates beside `memcpy`, and our connector's beside LMCache's own.
+/// Adds a row for each of our rates compared with `memcpy`, and for our connector compared with LMCache's own.
 fn add_rows(figures: &Figures, report: &mut Report) {
     for side in OURS {
         for (&bytes, directions) in figures.gigabytes_s.get(side).into_iter().flatten() {

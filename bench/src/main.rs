@@ -1,9 +1,8 @@
-//! The benchmarks, each side by side with what it is measured against.
+//! The benchmarks: each compares Spillway with a peer or a lower bound.
 //!
-//! The sides of a comparison take turns within one run, several rounds of it, and a figure is the
-//! median of its rounds: what slows the machine down slows both sides. `BENCH_ROUNDS` sets how
-//! many rounds (default 5); `BENCH_ONLY` keeps the cells whose name contains it; `BENCH_SIZE=ci`
-//! makes everything small, to see that it runs.
+//! The sides of a comparison alternate within a run of several rounds, and a figure is the median of its rounds. So
+//! disturbances of the machine affect both sides. `BENCH_ROUNDS` sets the number of rounds (default 5). `BENCH_ONLY`
+//! selects the cells whose names contain it. `BENCH_SIZE=ci` makes everything small, to check that it runs.
 
 mod blocks;
 mod cells;
@@ -37,20 +36,20 @@ use serde::de::DeserializeOwned;
 use cells::{by_size, rounds, wanted};
 use rows::Report;
 
-/// Measures one thing beside what it is compared with.
+/// Runs a benchmark, and prints each figure beside the one that it is compared with.
 #[derive(Parser)]
 struct Arguments {
-    /// Which benchmark. Without it, the names of all are printed, one a line.
+    /// The benchmark. Without it, the names of all are printed, one a line.
     name: Option<String>,
     /// Prints one JSON row a line instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// A benchmark: its name and what runs it.
+/// A benchmark: its name and its function.
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
-/// All of them.
+/// All benchmarks.
 const ALL: [Bench; 13] = [
     ("store", store::run),
     ("pager", pager::run),
@@ -67,7 +66,7 @@ const ALL: [Bench; 13] = [
     ("window", window::run),
 ];
 
-/// Set by SIGINT and SIGTERM. What was changed on the machine is then put back before the end.
+/// Set by SIGINT and SIGTERM. All changes to the machine are undone before the program ends.
 static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 fn main() -> ExitCode {
@@ -102,13 +101,13 @@ fn run(name: &str, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fails when the user asked to stop.
+/// Fails if the user has interrupted the run.
 fn go_on() -> anyhow::Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "interrupted");
     Ok(())
 }
 
-/// The folder that this program was built into; what it starts lies beside it.
+/// The folder of this program's build. The programs that it starts are there too.
 fn built() -> anyhow::Result<PathBuf> {
     let own = env::current_exe()?;
     Ok(own.parent().context("a program lies in a folder")?.to_owned())
@@ -120,7 +119,7 @@ fn root() -> &'static Path {
     own.parent().unwrap_or(own)
 }
 
-/// What `lab/SCRIPT` says in its last line, JSON. It ends each wait of its own.
+/// Runs `lab/SCRIPT`, and decodes the last line of its output as JSON. The script limits its own waits.
 fn measured_by<T: DeserializeOwned>(
     script: &str,
     arguments: impl IntoIterator<Item = String>,
@@ -139,8 +138,8 @@ fn measured_by<T: DeserializeOwned>(
     Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
 }
 
-/// Builds what `make build` does, all together as that does it: a build of some of it would share little with that.
-/// The results lie in the folder that this program lies in.
+/// Builds the same packages together as `make build`: a build of fewer packages could reuse little of it. The results
+/// are in this program's folder.
 fn build_programs() -> anyhow::Result<()> {
     let folder = built()?;
     let target = folder.parent().context("target/release lies in target")?;

@@ -1,4 +1,4 @@
-//! `pager`: 256 MiB in 64 MiB, beside a bare handler and beside the kernel's swap on zram.
+//! `pager`: 256 MiB in 64 MiB of local memory, compared with a bare handler and with the kernel's swap on zram.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use super::{build_programs, by_size, go_on, rounds, wanted};
 
 const BENCH: &str = "pager";
 const MIB: u64 = 1 << 20;
-/// The control group also pays for the program's code, stacks and page tables. This much leaves
-/// it as many resident pages of the mapping as Spillway's budget does; the last table shows it.
+/// The control group also contains the program's code, stacks and page tables. With this much more, as many pages of
+/// the mapping are resident as with Spillway's budget; the last table shows it.
 const OWN_BYTES: u64 = MIB;
-/// One page a swap-in, and the kernel's default, eight.
+/// One page per swap-in, and eight, the kernel's default.
 const CLUSTERS: [u32; 2] = [0, 3];
 
 const HANDLERS: [Handler; 2] = [Handler::Thread, Handler::Signal];
@@ -23,12 +23,12 @@ fn pages() -> usize {
     by_size(256, 16) * MIB as usize / PAGE
 }
 
-/// What may be resident of them.
+/// Most bytes of them that may be resident.
 fn local_bytes() -> u64 {
     (pages() * PAGE) as u64 / 4
 }
 
-/// What the program does.
+/// A kind of work of the program.
 #[derive(Clone, Copy, PartialEq)]
 struct Cell {
     pattern: Pattern,
@@ -37,36 +37,36 @@ struct Cell {
     write_percent: u32,
 }
 
-/// Who serves its misses.
+/// The system that handles its misses.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Ours(Handler),
     Floor(Handler),
-    /// The bare handler, its pages kept to as many as ours.
+    /// The bare handler, limited to as many resident pages as Spillway.
     Bound(Handler),
     Zram {
         page_cluster: u32,
     },
 }
 
-/// What one side did with one cell in one round.
+/// The result of one side of one cell in one round.
 struct Sample {
     cell: Cell,
     side: Side,
     outcome: Outcome,
-    /// The handler's own median, ns.
+    /// The median that the handler itself measured, ns.
     handler_p50_ns: Option<f64>,
-    /// Resident pages, bytes: Spillway's own count and peak, which has those that wait to leave;
-    /// else the pages of the mapping at the end.
+    /// Resident pages, bytes. For Spillway its own peak, which includes pages that wait to leave; otherwise the
+    /// mapping's resident pages at the end.
     local_bytes: u64,
-    /// Most memory of the store beside the resident pages, bytes.
+    /// Peak memory of the store, in addition to the resident pages, bytes.
     store_peak_bytes: Option<u64>,
 }
 
 /// Runs all cells on all sides, round by round.
 ///
 /// # Errors
-/// A build that fails, or the user's interruption. A side that fails is in the report.
+/// A build that fails, or the user's interruption. The report contains sides that fail.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let mut report = Report::default();
@@ -132,7 +132,7 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
         scan_percent: 0,
         write_percent: cell.write_percent,
         threads: cell.threads,
-        // Long enough for `--eviction auto` to have made its choice, which takes some 1.2 s.
+        // Long enough for `--eviction auto` to choose, which takes some 1.2 s.
         warm_ops: by_size(120_000, 1_000),
         ops: 2 * pages() as u64,
         floor: None,
@@ -161,22 +161,22 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
     Ok(Sample { cell, side, outcome, local_bytes, handler_p50_ns, store_peak_bytes })
 }
 
-/// The median over the rounds of one figure of one side of one cell; NaN when there is none.
+/// The median of a figure over the rounds of one side of one cell; NaN without rounds.
 fn of(samples: &[Sample], cell: Cell, side: Side, figure: impl Fn(&Sample) -> f64) -> f64 {
     let mine = samples.iter().filter(|sample| sample.cell == cell && sample.side == side);
     median(mine.map(figure))
 }
 
-/// Far pages served in a second. Of a random walk a quarter of the accesses find their page; of a
-/// sequential one over four times the local memory none would, but for pages fetched ahead.
+/// Far pages served per second. In a random walk, a quarter of the accesses find a resident page. In a sequential walk
+/// over four times the local memory none would, except for prefetched pages.
 fn served_per_s(sample: &Sample) -> f64 {
     let outcome = &sample.outcome;
     let served = if sample.cell.pattern == Pattern::Random { outcome.misses } else { outcome.ops };
     served as f64 / outcome.seconds
 }
 
-/// All accesses in a second, found or missed: where the two sides keep different pages, this is
-/// what the program feels.
+/// All accesses per second, hits and misses. This is what the program experiences if the two sides keep different
+/// pages.
 fn accesses_per_s(sample: &Sample) -> f64 {
     sample.outcome.ops as f64 / sample.outcome.seconds
 }
@@ -226,12 +226,12 @@ fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
             ("zram", get(Side::Zram { page_cluster: 0 }, &total_mib)),
         ));
     }
-    // A side that was left out, or never came through, has no figure to stand beside.
+    // A side that was left out, or always failed, has no figure to compare.
     rows.retain(|row| row.ratio.is_finite());
     rows
 }
 
-/// Resident pages and the store that holds the rest, MiB.
+/// Resident pages and the store with the rest, MiB.
 fn total_mib(sample: &Sample) -> f64 {
     let store_bytes = sample.store_peak_bytes.map_or(f64::NAN, |bytes| bytes as f64);
     (sample.local_bytes as f64 + store_bytes) / MIB as f64
@@ -258,7 +258,7 @@ fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
     ]
 }
 
-/// A line for each cell: rates beside zram's, medians beside the floors'.
+/// A line for each cell: rates compared with zram's, medians with the floors'.
 fn overview(all: &[Cell], samples: &[Sample]) -> String {
     let mut lines = vec![line_of([
         "far pages/s, fault p50",
@@ -300,7 +300,7 @@ fn overview(all: &[Cell], samples: &[Sample]) -> String {
     table(&lines)
 }
 
-/// The parts of a random miss, as far as either end can see them.
+/// The components of a random miss, as far as both ends can measure them.
 fn where_time_goes(cells: &[Cell], samples: &[Sample]) -> String {
     let mut lines = vec![line_of([
         "random misses, us",
@@ -344,7 +344,7 @@ fn where_time_goes(cells: &[Cell], samples: &[Sample]) -> String {
     )
 }
 
-/// Whether the sides really had the same memory.
+/// Whether all sides really had the same memory.
 fn residence(all: &[Cell], samples: &[Sample]) -> String {
     let mut lines = vec![line_of(["MiB", "mapping", "local", "store peak", "in all"])];
     for &cell in all {

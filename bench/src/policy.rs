@@ -1,7 +1,8 @@
-//! `policy`: the policy utility beside the paper's four, in virtual time, and what an interval of the manager takes.
+//! `policy`: the policy utility compared with the paper's four, in virtual time, and the time of the manager's
+//! interval.
 //!
-//! Everything but the last rows is deterministic: the same code gives the same figures. Tuned were utility's
-//! constants on the scenarios with seed 1; the mixes, and the scenarios with another seed, were only looked at.
+//! All rows but the last are deterministic: the same code gives the same figures. Utility's constants were tuned on the
+//! scenarios with seed 1. The mixes, and the scenarios with another seed, were not used for tuning.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -21,23 +22,23 @@ use super::{by_size, go_on, rounds, wanted};
 
 /// The name in the rows.
 pub const BENCH: &str = "policy";
-/// smart-alloc's P, in hundredths of a per cent: the paper's, and one that it did not try.
+/// smart-alloc's P, in hundredths of a per cent: the paper's values, and one more.
 const PERCENTS: [u32; 6] = [25, 75, 200, 400, 600, 1200];
-/// The one P for all.
+/// The fixed P for all scenarios.
 const FIXED: u32 = 200;
-/// Clients of the manager whose interval is timed.
+/// Clients of the manager for the timed interval.
 const CLIENTS: u64 = 1000;
 
-/// What became of a set of scenarios.
+/// The results of a set of scenarios.
 #[derive(Default)]
 struct Totals {
     lines: Vec<Vec<String>>,
-    /// Logarithms of utility's slowdowns beside others': mean and worst, beside the best P and the fixed one.
+    /// Logarithms of the ratios of utility's slowdowns to others': mean and worst, to the best P and to the fixed one.
     ratios: [Vec<f64>; 4],
     settled: Vec<f64>,
 }
 
-/// Measures all.
+/// Measures all scenarios.
 ///
 /// # Errors
 /// The user's interruption.
@@ -68,7 +69,7 @@ pub fn run() -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Runs a scenario under all policies.
+/// Runs a scenario with all policies.
 fn compare(
     scenario: &Scenario,
     seed: u64,
@@ -137,7 +138,7 @@ fn compare(
     Ok(())
 }
 
-/// The run with the least mean slowdown.
+/// The run with the smallest mean slowdown.
 fn least<'a>(runs: impl Iterator<Item = &'a Run>) -> &'a Run {
     let least = runs.min_by(|a, b| a.mean_slowdown().total_cmp(&b.mean_slowdown()));
     least.expect("there are always the three without a parameter")
@@ -181,7 +182,7 @@ fn sum_up(set: &str, totals: Totals, report: &mut Report) {
     report.remarks.push(table(&lines));
 }
 
-/// What an interval of the manager takes.
+/// Measures the manager's interval.
 fn intervals(report: &mut Report) -> anyhow::Result<()> {
     let mut samplers: Vec<Sampler> = vec![Sampler::default(); CLIENTS as usize];
     let mut numbers = 0_u64;
@@ -224,7 +225,7 @@ fn intervals(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A client's counters after so many intervals.
+/// A client's counters after `round` intervals.
 fn statistics(at: u64, round: u64) -> Statistics {
     let rate = 100 + at * 7 % 3000;
     Statistics {

@@ -1,5 +1,5 @@
-//! `replacement`: Round-robin and Clock, on-demand and pre-evict, as the memory-blade paper
-//! compares them, over an embedded store behind an emulated link.
+//! `replacement`: Round-robin and Clock, on-demand and pre-evict, compared as in the memory-blade paper, over an
+//! embedded store behind an emulated link.
 
 use std::fmt;
 
@@ -26,17 +26,17 @@ fn pages() -> usize {
     by_size(256 << 20, 16 << 20) / PAGE
 }
 
-/// Accesses that are not timed.
+/// Untimed accesses.
 fn warm_ops() -> u64 {
     ops() / 4
 }
 
-/// Accesses that are timed.
+/// Timed accesses.
 fn ops() -> u64 {
     by_size(200_000, 10_000)
 }
 
-/// How far away how much of the memory is.
+/// The share of remote memory, and its delay.
 #[derive(Clone, Copy, PartialEq)]
 struct MemorySplit {
     remote_percent: u64,
@@ -50,9 +50,9 @@ type Policy = (&'static str, &'static str);
 struct Sample {
     place: MemorySplit,
     policy: Policy,
-    /// Accesses that needed a transfer, of a hundred.
+    /// Percentage of accesses that needed a transfer.
     remote_percent: f64,
-    /// Accesses that the victim pool answered, of a hundred.
+    /// Percentage of accesses that the victim pool answered.
     rescued_percent: f64,
     miss_mean_us: f64,
     miss_p50_us: f64,
@@ -60,10 +60,10 @@ struct Sample {
     seconds: f64,
 }
 
-/// Runs all policies at all places, round by round.
+/// Runs all policies with all splits, round by round.
 ///
 /// # Errors
-/// A build that fails, or the user's interruption. A run that fails is in the report.
+/// A build that fails, or the user's interruption. The report contains runs that fail.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let mut report = Report::default();
@@ -116,7 +116,7 @@ fn measure(place: MemorySplit, policy: Policy) -> anyhow::Result<Sample> {
         link_delay_us: place.link_delay_us,
     };
     let (outcome, stats) = sides::spillway(&spec, &options)?;
-    // The counters cover the warming accesses too, the same ones under each policy.
+    // The counters include the warm-up accesses, which are the same under each policy.
     let percent = |count: u64| 100.0 * count as f64 / (warm_ops() + ops()) as f64;
     Ok(Sample {
         place,
@@ -130,7 +130,7 @@ fn measure(place: MemorySplit, policy: Policy) -> anyhow::Result<Sample> {
     })
 }
 
-/// The median over the rounds; NaN when no round came through.
+/// The median over the rounds; NaN if all rounds failed.
 fn of(
     samples: &[Sample],
     place: MemorySplit,
@@ -204,7 +204,7 @@ fn cells(places: &[MemorySplit], samples: &[Sample]) -> String {
     table(&lines)
 }
 
-/// The paper's findings beside the same quantities here, at the paper's delay.
+/// The paper's findings and the same quantities here, at the paper's delay.
 fn findings(samples: &[Sample]) -> String {
     let saved = |policy, other, part: fn(&Sample) -> f64| -> Vec<String> {
         let at = REMOTE_PERCENT.iter().map(|&remote_percent| {

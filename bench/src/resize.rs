@@ -1,7 +1,8 @@
-//! `resize`: a guest under QEMU gets 512 MiB more and gives it back, beside QEMU's own ways and beside the paper.
+//! `resize`: a guest under QEMU grows by 512 MiB and shrinks again, compared with QEMU's own methods and with the
+//! paper.
 //!
-//! Guests run in software (TCG), so what a guest does takes longer than under KVM: compare within a run. A side is one run of
-//! `lab/bench-resize`, one guest and all its rounds.
+//! Guests run in software (TCG), so they take longer than under KVM: compare figures only within a run. A side is one
+//! run of `lab/bench-resize`, with one guest and all its rounds.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use super::rows::{Report, Row, figure, line_of, median, table};
 use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 
 const BENCH: &str = "resize";
-/// Rounds of one guest, for each of `BENCH_ROUNDS`: 40 changes of a kind by default.
+/// Rounds of one guest for each of `BENCH_ROUNDS`: by default 40 changes of a kind.
 const CHANGES: usize = 4;
 /// "Resizing guests", evaluation: medians of 40 rounds with sections of 512 MB on its ARM board, ms.
 const PAPER_MS: [(&str, f64); 3] = [("grow", 313.0), ("shrink", 323.0), ("shrink touched", 323.0)];
@@ -24,7 +25,7 @@ const OURS: [&str; 5] = [
 ];
 const OTHERS: [&str; 3] = ["virtio-mem", "balloon", "dimm"];
 
-/// What a side did.
+/// The results of a side.
 #[derive(Deserialize)]
 struct Side {
     side: String,
@@ -41,16 +42,16 @@ struct Step {
     stages: BTreeMap<String, f64>,
 }
 
-/// What growing and shrinking did to a guest whose one processor was busy.
+/// The effect of growing and shrinking on a guest whose only processor was busy.
 #[derive(Deserialize)]
 struct Busy {
     stall_us: f64,
-    /// How much less it did in its slowest tenth of a second than in the median one: 1 is nothing at all.
+    /// How much less work it did in its slowest tenth of a second than in the median one; 1 means none at all.
     dip: f64,
 }
 
 impl Side {
-    /// Milliseconds of the changes of a kind.
+    /// Times of the changes of a kind, ms.
     fn of(&self, kind: &str, value: impl Fn(&Step) -> f64) -> Vec<f64> {
         let steps = self.steps.iter().filter(|step| step.step == kind);
         steps.map(|step| value(step) / 1e3).collect()
@@ -64,7 +65,7 @@ impl Side {
 /// Measures all sides, one after the other.
 ///
 /// # Errors
-/// A build that fails, or the user's interruption. A side that fails is in the report.
+/// A build that fails, or the user's interruption. The report contains sides that fail.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let mut report = Report::default();
@@ -88,7 +89,7 @@ fn measure(name: &str, count: usize) -> anyhow::Result<Side> {
     measured_by("bench-resize", [name.to_owned(), count.to_string()])
 }
 
-/// Each of our medians beside each of the others' and the paper's.
+/// Adds a row for each of our medians compared with each other side's and with the paper's.
 fn add_rows(sides: &[Side], report: &mut Report) {
     let (ours, others): (Vec<&Side>, _) =
         sides.iter().partition(|side| OURS.contains(&side.side.as_str()));
@@ -132,7 +133,7 @@ fn steps_table(sides: &[Side]) -> String {
     format!("milliseconds, 512 MiB more and less:\n{}", table(&lines))
 }
 
-/// What a busy guest felt.
+/// The effects on a busy guest.
 fn busy_table(sides: &[Side]) -> String {
     let mut lines = vec![line_of(["side", "longest stall, ms", "dip"])];
     lines.extend(sides.iter().map(|side| {

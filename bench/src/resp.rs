@@ -1,6 +1,7 @@
-//! `resp`: GET and SET beside Redis, Valkey with I/O threads and memcached, by one client.
+//! `resp`: GET and SET compared with Redis, Valkey with I/O threads, and memcached, all with the same client.
 //!
-//! A cell is one run of `lab/bench-resp`, in which the servers take turns. All of them and the client share the processors.
+//! A cell is one run of `lab/bench-resp`, in which the servers alternate. All servers and the client share the
+//! processors.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +15,11 @@ const OURS: &str = "spillway";
 /// Seconds of one server's turn.
 const TURN_S: &str = "1";
 
-/// What a server did in its turns.
+/// The results of a server's turns.
 #[derive(Deserialize)]
 struct Turn {
     per_second: f64,
-    /// Processor time of the server a request, microseconds.
+    /// The server's CPU time per request, microseconds.
     cpu_us: f64,
 }
 
@@ -67,7 +68,7 @@ impl Cell {
 /// Measures all cells, one after the other.
 ///
 /// # Errors
-/// A build that fails, or the user's interruption. A cell that fails is in the report.
+/// A build that fails, or the user's interruption. The report contains cells that fail.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let mut report = Report::default();
@@ -89,7 +90,7 @@ pub fn run() -> anyhow::Result<Report> {
 /// A figure of a turn.
 type Figure = fn(&Turn) -> f64;
 
-/// Our medians beside each of the others'.
+/// Adds a row for each of our medians compared with each other server's.
 fn add_rows(name: &str, servers: &BTreeMap<String, Vec<Turn>>, report: &mut Report) {
     let middle = |turns: &[Turn], value: Figure| median(turns.iter().map(value));
     let Some(ours) = servers.get(OURS) else { return };

@@ -1,20 +1,20 @@
-//! What a benchmark says: rows of two sides and their ratio, for programs or for people.
+//! The output of a benchmark: rows of two figures and their ratio, as JSON or as a table.
 
 use std::fs;
 use std::sync::LazyLock;
 
 use serde::Serialize;
 
-/// The processor of this machine, and how many cores it has.
+/// The model of this machine's processor, and its number of cores.
 static PROCESSOR: LazyLock<String> =
     LazyLock::new(|| processor(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()));
 
-/// One figure beside what it is measured against.
+/// A figure and the one that it is compared with.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// The benchmark.
     pub bench: &'static str,
-    /// What was measured.
+    /// The measured quantity.
     pub metric: String,
     /// The unit of both figures.
     pub unit: &'static str,
@@ -22,16 +22,16 @@ pub struct Row {
     pub ours: f64,
     /// The other side's figure, from the same run.
     pub other: f64,
-    /// Who the other side is.
+    /// The name of the other side.
     pub other_name: String,
     /// `ours / other`.
     pub ratio: f64,
-    /// What both were measured on.
+    /// The processor of both.
     pub processor: &'static str,
 }
 
 impl Row {
-    /// A row; the ratio follows from the two figures.
+    /// Makes a row, and computes its ratio.
     pub fn new(
         bench: &'static str,
         metric: impl Into<String>,
@@ -45,19 +45,19 @@ impl Row {
     }
 }
 
-/// What a benchmark leaves: its rows, and for people what explains them.
+/// The result of a benchmark: its rows, and text that explains them.
 #[derive(Default)]
 pub struct Report {
     /// The figures.
     pub rows: Vec<Row>,
-    /// Tables and remarks that no ratio holds.
+    /// Tables and remarks that are not ratios.
     pub remarks: Vec<String>,
-    /// Runs that did not end well. Their rows are of the rounds that did.
+    /// Runs that failed. The rows are from the rounds that succeeded.
     pub failures: Vec<String>,
 }
 
 impl Report {
-    /// Keeps what a side measured, or says at once that it failed and goes on without it.
+    /// Returns the result of a side. On an error, prints and records it, and continues without the side.
     pub fn keep<T>(&mut self, name: &str, result: anyhow::Result<T>) -> Option<T> {
         result
             .inspect_err(|error| {
@@ -68,7 +68,7 @@ impl Report {
             .ok()
     }
 
-    /// Prints JSON rows, one a line, or a table and the remarks.
+    /// Prints JSON, one row a line, or a table and the remarks.
     pub fn print(&self, json: bool) -> anyhow::Result<()> {
         if json {
             for row in &self.rows {
@@ -93,7 +93,7 @@ impl Report {
     }
 }
 
-/// What `/proc/cpuinfo` says of the processor.
+/// The processor's description in `/proc/cpuinfo`.
 fn processor(cpuinfo: &str) -> String {
     let values = |name: &str| {
         let lines = cpuinfo.lines().filter_map(|line| line.split_once(':'));
@@ -112,7 +112,7 @@ pub fn line_of<const N: usize>(texts: [&str; N]) -> Vec<String> {
     texts.map(str::to_owned).to_vec()
 }
 
-/// Aligned columns: the first to the left, figures to the right, the last as it is.
+/// Aligns columns: the first to the left, figures to the right, the last as it is.
 pub fn table(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
@@ -127,7 +127,7 @@ pub fn table(lines: &[Vec<String>]) -> String {
     rendered.collect::<Vec<_>>().join("\n")
 }
 
-/// Three or more significant digits, and none that mean nothing; a dash for no figure.
+/// A number with at least three significant digits and no meaningless ones; a dash for NaN.
 pub fn figure(value: f64) -> String {
     match value.abs() {
         none if none.is_nan() => "-".to_owned(),
@@ -137,7 +137,7 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// The median; of an even number the mean of the middle two; NaN of none.
+/// The median; for an even number of values the mean of the middle two; NaN for none.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! The sides of a paging benchmark: each starts the workload program in its own way.
+//! The sides of a paging benchmark. Each runs the workload program differently.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,20 +11,20 @@ use super::spec::{Floor, Handler, Outcome, PAGE, Spec};
 use super::zram::Zram;
 use super::{built, go_on};
 
-/// What a run of `spillway run` may differ in. Sizes in bytes.
+/// Options of `spillway run` that differ between runs. Sizes in bytes.
 #[derive(Clone, Copy)]
 pub struct Options {
     /// Budget of resident pages.
     pub local_bytes: u64,
-    /// Who answers faults.
+    /// How faults are answered.
     pub faults: Handler,
-    /// `--replacement` and `--eviction`, when they are not left to the default.
+    /// `--replacement` and `--eviction`, if not the defaults.
     pub policy: Option<(&'static str, &'static str)>,
     /// Delay of the emulated link, µs.
     pub link_delay_us: u32,
 }
 
-/// Starts the workload under `spillway run`.
+/// Runs the workload under `spillway run`.
 pub fn spillway(spec: &Spec, options: &Options) -> anyhow::Result<(Outcome, Stats)> {
     let path = env::temp_dir().join(format!("spillway-bench-{}.json", process::id()));
     let mut command = Command::new(built()?.join("spillway"));
@@ -39,13 +39,13 @@ pub fn spillway(spec: &Spec, options: &Options) -> anyhow::Result<(Outcome, Stat
     command.arg("--stats").arg(&path).arg("--").arg(workload()?);
     let outcome = finish(command, spec).context("spillway run");
     let text = fs::read(&path);
-    // Missing when the run failed, and then the outcome says why.
+    // It does not exist if the run failed; then the outcome contains the error.
     let _ = fs::remove_file(&path);
     let outcome = within(options.local_bytes, outcome?)?;
     Ok((outcome, serde_json::from_slice(&text.context("the statistics")?)?))
 }
 
-/// Starts the workload with the bare handler that `spec` names.
+/// Runs the workload with the bare handler that `spec` names.
 pub fn floor(spec: &Spec, floor: Floor) -> anyhow::Result<Outcome> {
     let spec = match floor.local_pages {
         Some(_) => Spec { floor: Some(floor), ..*spec },
@@ -54,15 +54,14 @@ pub fn floor(spec: &Spec, floor: Floor) -> anyhow::Result<Outcome> {
     finish(Command::new(workload()?), &spec).context("the bare handler")
 }
 
-/// Starts the workload in a control group of `limit_bytes` with swap on zram. Also gives the most
-/// memory that zram took, bytes.
+/// Runs the workload in a control group of `limit_bytes` with swap on zram. Also returns zram's peak memory, bytes.
 pub fn zram(spec: &Spec, limit_bytes: u64, page_cluster: u32) -> anyhow::Result<(Outcome, u64)> {
     let zram = Zram::set_up(limit_bytes, page_cluster).context("setting up zram")?;
     let outcome = finish(zram.command(&workload()?), spec).context("zram")?;
     Ok((within(limit_bytes, outcome)?, zram.peak_bytes()?))
 }
 
-/// Refuses a run that was not held to its budget, give or take what is just being evicted.
+/// Fails if the run exceeded its budget by more than the pages that are being evicted.
 fn within(local_bytes: u64, outcome: Outcome) -> anyhow::Result<Outcome> {
     let resident_bytes = outcome.resident_pages * PAGE as u64;
     ensure!(
@@ -76,7 +75,7 @@ fn workload() -> anyhow::Result<PathBuf> {
     Ok(built()?.join("bench-workload"))
 }
 
-/// Runs the command with the spec as its last argument and reads what it prints.
+/// Runs the command with the spec as its last argument, and reads its output.
 fn finish(mut command: Command, spec: &Spec) -> anyhow::Result<Outcome> {
     let output = command.arg(serde_json::to_string(spec)?).output()?;
     go_on()?;
@@ -87,10 +86,10 @@ fn finish(mut command: Command, spec: &Spec) -> anyhow::Result<Outcome> {
     Ok(outcome)
 }
 
-/// What the benchmarks read of the statistics of a run; docs/stats.md has the whole.
+/// The statistics of a run that the benchmarks use; docs/stats.md lists all.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Stats {
-    /// What was counted.
+    /// The counters.
     pub counters: Counters,
     /// Time from reading a fault to having answered it.
     pub fault_times: FaultTimes,
@@ -117,8 +116,8 @@ pub struct FaultTimes {
 /// Peaks of a run.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Peaks {
-    /// Resident pages of the run, those that wait to leave included, bytes.
+    /// Resident pages of the run, including those that wait to leave, bytes.
     pub local_bytes: u64,
-    /// The store, index and frames, bytes.
+    /// The store's index and frames, bytes.
     pub store_bytes: u64,
 }

@@ -1,33 +1,33 @@
-//! What the workload program is told to do, and what it answers: one line of JSON each way.
+//! The input and output of the workload program, each one line of JSON.
 
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
 
-/// In which order the pages are touched.
+/// The order in which pages are accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Pattern {
     /// Every page equally likely at each access.
     Random,
-    /// In address order; each thread goes round its own part.
+    /// In address order. Each thread cycles through its own part.
     Sequential,
     /// Zipf-distributed with exponent 0.99, with a sequential scan mixed in.
     Zipf,
 }
 
-/// What the pages hold.
+/// The content of the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Content {
     /// Random bytes.
     Random,
-    /// Bytes that LZ4 brings to about half.
+    /// Bytes that LZ4 compresses to about half.
     Half,
 }
 
-/// Who answers a fault.
+/// How a fault is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Handler {
@@ -37,13 +37,13 @@ pub enum Handler {
     Signal,
 }
 
-/// A bare handler with which the program pages itself: the least that a fault can cost.
+/// A bare handler with which the program pages itself: the lower bound of a fault's cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Floor {
-    /// Who answers.
+    /// How faults are answered.
     pub handler: Handler,
-    /// How many pages stay, the oldest leaving; when not set pages are filled and never evicted,
-    /// and the program touches each page once.
+    /// How many pages stay; the oldest ones leave. `None`: pages are filled and never evicted, and the program touches
+    /// each page once.
     pub local_pages: Option<usize>,
 }
 
@@ -52,32 +52,32 @@ pub struct Floor {
 pub struct Spec {
     /// Pages of the mapping.
     pub pages: usize,
-    /// What they hold.
+    /// Their content.
     pub content: Content,
     /// The order of the accesses.
     pub pattern: Pattern,
-    /// Of a hundred accesses of `Pattern::Zipf`, how many belong to the scan.
+    /// Percentage of the accesses of `Pattern::Zipf` that belong to the scan.
     pub scan_percent: u32,
-    /// Of a hundred accesses, how many write too.
+    /// Percentage of accesses that also write.
     pub write_percent: u32,
     /// Threads that access.
     pub threads: usize,
-    /// Untimed accesses ahead, all threads together.
+    /// Untimed accesses before, all threads together.
     pub warm_ops: u64,
     /// Timed accesses, all threads together.
     pub ops: u64,
-    /// When set, the program pages itself.
+    /// If set, the program pages itself.
     pub floor: Option<Floor>,
 }
 
-/// What one run measured.
+/// The results of a run.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// From the first timed access to the end of the last thread, s.
     pub seconds: f64,
     /// Timed accesses.
     pub ops: u64,
-    /// Of these, the ones that took longer than [`MISS_NS`].
+    /// Those of them that took longer than [`MISS_NS`].
     pub misses: u64,
     /// Mean time of a miss, ns.
     pub miss_mean_ns: f64,
@@ -87,13 +87,13 @@ pub struct Outcome {
     pub miss_p90_ns: f64,
     /// 99th percentile of the misses, ns.
     pub miss_p99_ns: f64,
-    /// Accesses that found a wrong first word. Anything but 0 makes the run worthless.
+    /// Accesses that found a wrong first word. The run is invalid unless this is 0.
     pub wrong: u64,
-    /// Pages of the mapping that are resident at the end, as the kernel's pagemap has it.
+    /// Pages of the mapping that are resident at the end, by the kernel's pagemap.
     pub resident_pages: u64,
-    /// Median time from reading a fault to having answered it, ns; measured by a floor's handler.
+    /// Median time from reading a fault to having answered it, measured by a bare handler, ns.
     pub handler_p50_ns: Option<f64>,
 }
 
-/// An access that takes longer than this is taken for a miss, ns. A cache miss takes a tenth of it.
+/// An access that takes longer than this counts as a miss, ns. A cache miss takes a tenth of it.
 pub const MISS_NS: f64 = 600.0;

@@ -1,7 +1,8 @@
-//! `valkey`: a server whose values exceed its limit, with the module, and swapping to compressed memory and to a disk;
-//! and what the module costs while all values are in the server's memory. The paper on utmem compares the same.
+//! `valkey`: a server whose values exceed its memory limit, with the module, and with swap to compressed memory and to
+//! a disk; and the module's overhead while all values are in the server's memory. The paper on utmem makes the same
+//! comparison.
 //!
-//! A cell is one run of `lab/bench-valkey`, in which the sides take turns.
+//! A cell is one run of `lab/bench-valkey`, in which the sides alternate.
 
 use std::collections::BTreeMap;
 
@@ -13,18 +14,18 @@ use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 const BENCH: &str = "valkey";
 /// Seconds of one side's turn.
 const TURN_S: &str = "3";
-/// Parts of the limit that the values take.
+/// The values' size as a multiple of the limit.
 const FILLS: [&str; 4] = ["0.5", "1", "1.5", "2"];
-/// Requests in flight while a server is filled beyond its limit: one shows what the user waits for, with 16 of them the server
-/// has no time to sleep.
+/// Requests in flight while a server is filled beyond its limit: 1 shows the latency for the user; with 16 the server
+/// never sleeps.
 const DEPTHS: [&str; 2] = ["1", "16"];
 
-/// What a side did in a turn.
+/// The results of a side's turn.
 #[derive(Deserialize)]
 struct Turn {
     per_second: f64,
     p99_us: Option<f64>,
-    /// Of the server and of what serves it.
+    /// Memory of the server and of the process that serves it, MiB.
     memory_mib: Option<f64>,
 }
 
@@ -37,7 +38,7 @@ type Figure = fn(&Turn) -> Option<f64>;
 struct Cell {
     name: String,
     arguments: Vec<String>,
-    /// Ours, and what they stand beside.
+    /// Our sides, and those that they are compared with.
     ours: &'static [&'static str],
     others: &'static [&'static str],
 }
@@ -102,7 +103,7 @@ impl Cell {
     }
 }
 
-/// The median of a side's figure, where it has one.
+/// The median of a side's figure, if it has one.
 fn middle(sides: &Sides, side: &str, figure: Figure) -> Option<f64> {
     let values: Vec<f64> = sides.get(side)?.iter().filter_map(figure).collect();
     (!values.is_empty()).then(|| median(values))
@@ -111,7 +112,7 @@ fn middle(sides: &Sides, side: &str, figure: Figure) -> Option<f64> {
 /// Measures all cells, one after the other.
 ///
 /// # Errors
-/// A build that fails, or the user's interruption. A cell that fails is in the report.
+/// A build that fails, or the user's interruption. The report contains cells that fail.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let mut report = Report::default();

@@ -1,7 +1,8 @@
-//! `window`: a program in a guest puts pages into the host's store and gets them back, through a window in the guest's memory.
+//! `window`: a program in a guest puts pages into the host's store and gets them, through a window in the guest's
+//! memory.
 //!
-//! The guest runs in software (TCG), which takes many times longer than KVM for what the program does itself: the embedded store in the
-//! same guest shows how much. The ring on the host is the same store without a guest.
+//! The guest runs in software (TCG), which makes the program's own work many times slower than KVM. The embedded store
+//! in the same guest shows by how much. The ring on the host is the same store without a guest.
 
 use serde::Deserialize;
 
@@ -9,9 +10,9 @@ use super::rows::{Report, Row, median};
 use super::{build_programs, by_size, go_on, measured_by, rounds, wanted};
 
 const BENCH: &str = "window";
-/// Puts, and gets, of a round.
+/// Puts of a round, and gets.
 const COUNT: usize = 5000;
-/// Most that a put or a get may take, microseconds.
+/// The goal for a put or a get, microseconds.
 const WANTED_US: f64 = 4.0;
 
 /// One round of a side.
@@ -22,10 +23,10 @@ struct Round {
     get_us: f64,
 }
 
-/// Measures all sides in turns.
+/// Measures all sides alternately.
 ///
 /// # Errors
-/// A build that fails, or the user's interruption. A guest that fails is in the report.
+/// A build that fails, or the user's interruption. The report contains guests that fail.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     go_on()?;

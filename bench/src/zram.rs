@@ -1,4 +1,4 @@
-//! The kernel's own way: a memory limit on a control group, and swap on compressed memory.
+//! The kernel's method: a memory limit on a control group, and swap on compressed memory.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -15,7 +15,7 @@ const GROUPS: &str = "/sys/fs/cgroup/memory";
 /// `SWAP_FLAG_PREFER` and a priority above any other swap's.
 const SWAP_FLAGS: libc::c_int = 0x8000 | 100;
 
-/// A control group of its own and swap on zram. Dropping it puts the machine back as it was.
+/// A control group with swap on zram. Dropping it restores the machine.
 pub struct Zram {
     group: PathBuf,
     undo: Vec<Undo>,
@@ -40,8 +40,8 @@ impl Zram {
         }
     }
 
-    /// Sets both up: `limit_bytes` of memory, swap with LZ4, and `page_cluster` (the kernel reads
-    /// 2^page_cluster pages at a swap-in).
+    /// Sets both up: `limit_bytes` of memory, swap with LZ4, and `page_cluster` (the kernel reads 2^page_cluster pages
+    /// per swap-in).
     pub fn set_up(limit_bytes: u64, page_cluster: u32) -> anyhow::Result<Self> {
         let group = Path::new(GROUPS).join(format!("spillway-bench-{}", process::id()));
         let mut zram = Self { group: group.clone(), undo: Vec::new() };
@@ -78,7 +78,7 @@ impl Zram {
         command
     }
 
-    /// The most memory that zram took since it was set up, bytes.
+    /// zram's peak memory since it was set up, bytes.
     pub fn peak_bytes(&self) -> anyhow::Result<u64> {
         let path = format!("{SYSFS}/mm_stat");
         let text = fs::read_to_string(&path)?;
@@ -118,7 +118,7 @@ fn swap(call: impl FnOnce(*const libc::c_char) -> libc::c_int) -> io::Result<()>
     if call(path.as_ptr()) == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A group is busy until the kernel has buried its last process.
+/// Removes a group. It is busy until the kernel has reaped its last process.
 fn remove_group(group: &Path) -> io::Result<()> {
     for _ in 0..50 {
         match fs::remove_dir(group) {

@@ -1,7 +1,7 @@
-//! Checks each package that somebody builds by itself.
+//! Checks each package that users build alone.
 //!
-//! A build of the whole workspace gives a crate every feature that any other crate asks of it, and of what both
-//! depend on, so it does not show that one is missing.
+//! A build of the whole workspace gives a crate all features that any other crate requests of it or of a common
+//! dependency. So it does not show that a feature is missing.
 
 use std::iter;
 
@@ -10,7 +10,7 @@ use cargo_metadata::{MetadataCommand, Package, TargetKind};
 
 use crate::command::run_cargo;
 
-/// The library that Rust programs of others link.
+/// The library that external Rust programs link.
 const CLIENT: &str = "spillway-client";
 
 /// Type-checks each program, each library with a C interface and [`CLIENT`], without features and with each one of

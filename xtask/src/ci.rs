@@ -1,5 +1,5 @@
-//! Every check, one after the other, each under a title. A check that fails does not keep the others from running: the end
-//! of the output names all that failed.
+//! Runs every check in order, each under a title. After a failure the other checks still run; the end of the output
+//! names all that failed.
 
 use std::env;
 use std::process::Command;
@@ -17,7 +17,7 @@ const SCHEDULES_MAX: Duration = Duration::from_mins(12);
 /// Benchmarks that set up the machine's one /dev/zram0: only one of them can run at a time.
 const WITH_ZRAM: [&str; 3] = ["pager", "programs", "valkey"];
 
-/// Runs all checks from the workspace's root, and says how long each took.
+/// Runs all checks from the workspace's root, and prints how long each took.
 ///
 /// # Errors
 /// Names the check that failed.
@@ -59,7 +59,7 @@ fn all(steps: &mut Steps) {
     });
     steps.run("release build", || {
         execute(command::command("make").arg("build"))?;
-        // A server that a test and a page of docs start.
+        // A server for a test and a page of the docs.
         let server = ["-p", "spillway-nbd", "--example", "serve"];
         run_cargo(&[&["build", "--release", "--locked"][..], &server].concat())
     });
@@ -68,14 +68,14 @@ fn all(steps: &mut Steps) {
         let target = MetadataCommand::new().no_deps().exec()?.target_directory;
         let mut command = command::command("lab/run-all");
         command.env("SPILLWAY", target.join("release/spillway"));
-        // The lab's smaller sizes, unless the caller wants others.
+        // Use the lab's smaller sizes, unless the caller sets others.
         command.env("LAB_SIZE", env::var_os("LAB_SIZE").unwrap_or_else(|| "ci".into()));
         execute(&mut command)
     });
 }
 
-/// Whether the compiler is of the version that the workspace names. A later one knows lints that this code was
-/// not written under: it says them, and they fail nothing.
+/// Whether the compiler has the version that the workspace names. A newer one has lints for which this code was not
+/// written: they are only warnings then.
 fn has_own_compiler() -> bool {
     let named = env!("CARGO_PKG_RUST_VERSION");
     let output = command::command("rustc").arg("--version").output();
@@ -87,7 +87,7 @@ fn has_own_compiler() -> bool {
     own
 }
 
-/// What was run, in that order.
+/// The checks that were run, in order.
 #[derive(Default)]
 struct Steps(Vec<Step>);
 
@@ -112,7 +112,7 @@ impl Steps {
         self.0.push(Step { title, took, failed: done.is_err() });
     }
 
-    /// Prints the seconds of each, and of all.
+    /// Prints the seconds of each check and of all.
     fn print(&self) {
         println!("\n=== seconds");
         for step in &self.0 {
@@ -123,7 +123,7 @@ impl Steps {
     }
 }
 
-/// Each benchmark runs, and its rows say on what; one that is asked for no cell that it has fails.
+/// Runs each benchmark. Its rows must name the processor, and a selection without a cell must fail.
 fn benchmarks() -> anyhow::Result<()> {
     let names = command::cargo().args(["xtask", "bench"]).output()?;
     ensure!(
@@ -139,7 +139,7 @@ fn benchmarks() -> anyhow::Result<()> {
     parallel::each(groups, |group| group.into_iter().try_for_each(run_benchmark))?;
     let nothing = benchmark("store").env("BENCH_ONLY", "no such cell").output()?;
     let errors = String::from_utf8_lossy(&nothing.stderr);
-    // The compiler may say something too.
+    // The compiler may print lines too.
     let own: Vec<_> = errors.lines().filter(|line| line.starts_with("bench: ")).collect();
     let refused = !nothing.status.success() && own.len() == 1;
     ensure!(refused, "BENCH_ONLY that chooses nothing: {}: {errors}", nothing.status);
@@ -161,7 +161,7 @@ fn run_benchmark(name: &str) -> anyhow::Result<()> {
     let count = rows.lines().count();
     ensure!(count > 0, "bench {name} has no rows:\n{errors}");
     println!("bench {name}: {count} rows, {:.1} s", start.elapsed().as_secs_f64());
-    // What this machine can't run is left out in a line.
+    // A benchmark prints a line for each side that this machine can't run.
     errors.lines().filter(|line| line.contains("left out")).for_each(|line| println!("{line}"));
     Ok(())
 }
@@ -172,7 +172,7 @@ fn benchmark(name: &str) -> Command {
     command
 }
 
-/// Licences, sources and duplicate versions. The advisories lie in a repository that CI can't reach.
+/// Checks licences, sources and duplicate versions. CI can't reach the repository of the advisories.
 fn deny() -> anyhow::Result<()> {
     let there = command::cargo().args(["deny", "--version"]).output();
     if !there.is_ok_and(|output| output.status.success()) {

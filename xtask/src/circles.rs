@@ -1,8 +1,8 @@
-//! Which files of a crate know each other in a circle: neither can be read, moved or tested without the other.
+//! Finds files of a crate that depend on each other in a circle: none of them can be read, moved or tested alone.
 //!
-//! A file knows another where it names something of it by a path. What a module only passes on (`pub use`) counts for
-//! the file that has it. A file may know those above it in the tree of modules: what several files of a folder share
-//! stands in the folder's own file.
+//! A file depends on another if it names one of its items by a path. A re-export (`pub use`) counts for the file with
+//! the item. A file may depend on its ancestors in the module tree: a folder's own file contains what several files of
+//! the folder share.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use cargo_metadata::{MetadataCommand, TargetKind};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Circles that stay: the package, files of it that may know each other, and why.
+/// Permitted circles: the package, the files that may depend on each other, and the reason.
 const ALLOWED: [(&str, &[&str], &str); 1] = [(
     "spillway-nvme-tcp",
     &[
@@ -31,15 +31,15 @@ const ALLOWED: [(&str, &[&str], &str); 1] = [(
     "`Target` knows its connections, and each kind of command answers from the target",
 )];
 
-/// A module's path from the crate's root on.
+/// A module's path from the crate's root.
 type Module = Vec<String>;
 
 /// A file of a crate.
 #[derive(Default)]
 struct File {
-    /// Paths that it names, from the root on.
+    /// Paths that it names, from the root.
     names: BTreeSet<Module>,
-    /// What it passes on: a name, and the path from the root on that it stands for.
+    /// Its re-exports: a name, and the path from the root that it stands for.
     passes_on: BTreeMap<String, Module>,
 }
 
@@ -48,7 +48,7 @@ type Files = BTreeMap<Module, File>;
 /// Checks all crates of the workspace around the current directory.
 ///
 /// # Errors
-/// A line for each circle that is not allowed, and for each permission that nothing needs.
+/// A line for each circle that is not permitted, and for each permission without a circle.
 pub fn check() -> anyhow::Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let (mut found, mut needed) = (Vec::new(), BTreeSet::new());
@@ -80,7 +80,7 @@ pub fn check() -> anyhow::Result<()> {
     bail!("files that know each other in a circle:\n{}", found.join("\n"))
 }
 
-/// Reads a file, and those of its modules. Tests are left out.
+/// Reads a file and those of its modules, without tests.
 fn read(path: &Path, module: &Module, files: &mut Files) -> anyhow::Result<()> {
     let text =
         fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
@@ -105,7 +105,7 @@ fn read(path: &Path, module: &Module, files: &mut Files) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Collects what the tokens of a module name, pass on, and which modules of files they have.
+/// Collects the paths, re-exports and modules in the tokens of a module.
 fn walk(
     tokens: TokenStream,
     module: &Module,
@@ -152,7 +152,7 @@ fn walk(
             [TokenTree::Ident(word), ..] if is_start(&word.to_string()) => {
                 let mut paths = Vec::new();
                 let used = tree(rest, &Module::new(), &mut paths);
-                // Of a word alone, such as `self`, nothing follows.
+                // A single word such as `self` names no item.
                 at += used.saturating_sub(1);
                 file.names.extend(paths.iter().filter_map(|it| absolute(&it.0, module, modules)));
             }
@@ -166,7 +166,7 @@ fn is_start(word: &str) -> bool {
     ["crate", "self", "super"].contains(&word)
 }
 
-/// Tokens of the item that begins here: to its end, or its body.
+/// The number of tokens of the item that begins here, up to its end or its body.
 fn item(tokens: &[TokenTree]) -> usize {
     let ends = |token: &TokenTree| match token {
         TokenTree::Punct(mark) => mark.as_char() == ';',
@@ -176,7 +176,7 @@ fn item(tokens: &[TokenTree]) -> usize {
     tokens.iter().position(ends).map_or(tokens.len(), |end| end + 1)
 }
 
-/// Paths of a tree as `use` has it, each with the name that it gets, and how many tokens it has.
+/// The paths of a `use` tree, each with its name, and the number of tokens.
 fn tree(tokens: &[TokenTree], before: &Module, paths: &mut Vec<(Module, String)>) -> usize {
     let mut path = before.clone();
     let mut at = 0;
@@ -214,7 +214,7 @@ fn tree(tokens: &[TokenTree], before: &Module, paths: &mut Vec<(Module, String)>
     at
 }
 
-/// A path from the root on; none for one that begins with another crate.
+/// A path from the root; `None` if it begins with another crate.
 fn absolute(
     path: &Module,
     module: &Module,
@@ -237,7 +237,7 @@ fn absolute(
     Some(base)
 }
 
-/// The file that has what a path names.
+/// The file that contains the item of a path.
 fn owner(path: &[String], files: &Files, depth: u32) -> Module {
     let mut module = Module::new();
     for (at, word) in path.iter().enumerate() {
@@ -257,7 +257,7 @@ fn owner(path: &[String], files: &Files, depth: u32) -> Module {
     module
 }
 
-/// The circles among the files, each by the names of its modules.
+/// The circles among the files, each as the names of its modules.
 fn circles(files: &Files) -> Vec<Vec<String>> {
     let knows = |module: &Module| -> BTreeSet<Module> {
         let owners = files[module].names.iter().map(|path| owner(path, files, 8));
@@ -277,7 +277,7 @@ fn circles(files: &Files) -> Vec<Vec<String>> {
     found.into_iter().collect()
 }
 
-/// All that a file knows, at first hand or not.
+/// All files on which a file depends, directly or indirectly.
 fn reached<'a>(
     from: &'a Module,
     edges: &'a BTreeMap<&Module, BTreeSet<Module>>,

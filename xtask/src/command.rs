@@ -1,4 +1,4 @@
-//! Starting programs as a shell would, and the folder to start them in.
+//! Starts programs as from a shell, and finds the workspace's root.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-/// A command without the names that `cargo run` puts in the environment of what it runs: crates whose build
-/// depends on them (ring's does), and all that depend on these, would be built once more.
+/// A command without the variables that `cargo run` adds to the environment. Crates whose build depends on them (such
+/// as ring), and their dependents, would be built again.
 pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {
@@ -21,7 +21,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// The cargo that runs this.
+/// The cargo that started this program.
 pub fn cargo() -> Command {
     command(own_cargo())
 }
@@ -42,10 +42,10 @@ fn own_cargo() -> OsString {
     env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Runs the cargo that runs this.
+/// Runs the cargo that started this program.
 ///
 /// # Errors
-/// When it fails.
+/// If it fails.
 pub fn run_cargo(arguments: &[&str]) -> anyhow::Result<()> {
     execute(cargo().args(arguments))
 }
@@ -53,7 +53,7 @@ pub fn run_cargo(arguments: &[&str]) -> anyhow::Result<()> {
 /// Runs a command.
 ///
 /// # Errors
-/// When it can't be started, or fails.
+/// If it can't be started, or fails.
 pub fn execute(command: &mut Command) -> anyhow::Result<()> {
     let status = command.status().with_context(|| format!("can't start {command:?}"))?;
     ensure!(status.success(), "{command:?}: {status}");

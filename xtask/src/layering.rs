@@ -1,30 +1,30 @@
-//! Who may know whom, checked against what cargo says of the workspace.
+//! Checks which crates may depend on which, by cargo's metadata of the workspace.
 //!
-//! The rule: bin -> {clients, frontends, pager, control, observe} -> core -> types; pager and
-//! tiers -> platform. ARCHITECTURE.md says it in words.
+//! The rule: bin -> {clients, frontends, pager, control, observe} -> core -> types; pager and tiers -> platform.
+//! ARCHITECTURE.md explains it.
 
 use anyhow::bail;
 use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
 
-/// A place in the layering: a folder of the workspace, or a crate that has a rule of its own.
+/// A place in the layering: a folder of the workspace, or a crate with its own rule.
 type Folder = &'static str;
 
-/// Each place, and the places that it may know. A longer name is looked up first.
+/// Each place, and the places on which it may depend. The longest matching name applies.
 const RULES: &[(Folder, &[Folder])] = &[
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
-    // The tiers lend it the lock that works on tasks without a C library.
+    // The tiers provide a lock that works on tasks without a C library.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
     ("clients/blade", &["clients/rust", "core", "platform"]),
     ("clients/c", &["clients/guest", "clients/rust"]),
     ("clients/cache", &["clients/rust"]),
-    // The protocol of the agent alone, which does no I/O.
+    // Only the agent's protocol, which does no I/O.
     ("clients/guest", &["control/guests"]),
     ("clients/lender", &["clients/rust", "core", "platform"]),
     ("clients/python", &["clients/cache", "clients/rust"]),
     ("clients/valkey", &["clients/rust", "core/types"]),
     ("clients", &["frontends", "core", "platform/tls"]),
-    // It serves devices, whatever lies behind them: no store.
+    // It serves devices of any kind, and does not depend on the store.
     ("frontends/nbd", &["core/block", "core/types", "core/wire", "platform"]),
     ("frontends", &["core", "platform"]),
     ("pager", &["core", "platform"]),
@@ -45,25 +45,25 @@ const RULES: &[(Folder, &[Folder])] = &[
     ("platform/libvirt", &["platform"]),
     ("platform/qmp", &["platform"]),
     ("platform", &[]),
-    // Low, so that the tests of every other crate can use it without a circle.
+    // A low place, so that the tests of every other crate can use it without a circle.
     (TEST_SUPPORT, &["core/types", "platform/tls"]),
 ];
-/// These may know anything, and nobody may know them; but for [`TEST_SUPPORT`], which has a rule.
+/// These may depend on anything, and no crate may depend on them, except [`TEST_SUPPORT`], which has a rule.
 const FREE: [Folder; 4] = ["xtask", "bench", "sim", "lab"];
-/// What tests share: of all dependencies, only those for tests may name it.
+/// Helpers for tests: only dev-dependencies may name it.
 const TEST_SUPPORT: Folder = "lab/test-support";
-/// Async runtimes, which the store and the policies must not know.
+/// Async runtimes, on which the store and the policies must not depend.
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
-/// Who must not know them.
+/// The crates without an async runtime.
 const WITHOUT_RUNTIME: [Folder; 6] =
     ["core/types", "core/store", "core/tiers", "core/policy", "core/reuse", "control/lending"];
 
 /// One dependency of a workspace crate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Edge {
-    /// Folder of the crate that knows, relative to the workspace.
+    /// Folder of the depending crate, relative to the workspace.
     from: String,
-    /// Folder of the crate that is known, or the name of one from outside.
+    /// Folder of the dependency, or the name of an external crate.
     to: String,
 }
 
@@ -86,7 +86,7 @@ pub fn check() -> anyhow::Result<()> {
     bail!("{}", forbidden.join("\n"))
 }
 
-/// What a package depends on, but for its tests: those may know more.
+/// A package's dependencies except its dev-dependencies, which may be wider.
 fn edges_of(package: &Package, root: &Utf8Path) -> Vec<Edge> {
     let relative = |path: &Utf8Path| path.strip_prefix(root).unwrap_or(path).to_string();
     let folder = package.manifest_path.parent().unwrap_or(root);
@@ -127,7 +127,7 @@ fn objection(edge: &Edge) -> Option<String> {
     (!allowed).then(|| format!("{from} must not know {to}: it may know {known:?}"))
 }
 
-/// The rule's name for a folder; none for a crate from outside.
+/// The rule's name for a folder; `None` for an external crate.
 fn place_of(folder: &str) -> Option<&str> {
     RULES.iter().any(|(place, _)| is_in(folder, place)).then_some(folder)
 }

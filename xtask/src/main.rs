@@ -31,19 +31,19 @@ struct Arguments {
 enum Command {
     /// Runs every check that CI runs.
     Ci,
-    /// Checks that no crate knows one that it must not know, that no files of one know each other in a circle, and
-    /// that generic words name no types.
+    /// Checks that no crate has a forbidden dependency, that no files of a crate depend on each other in a circle, and
+    /// that no type has only a generic word as its name.
     Layering,
-    /// Checks that the pages use no retired word and no line that is too wide, and that the glossary explains the words
-    /// of the names that users meet.
+    /// Checks that the pages have no retired words and no lines that are too wide, and that the glossary explains the
+    /// words of the names that users meet.
     Pages,
     /// Runs the unit and property tests, two executables at a time.
     UnitTests,
     /// Type-checks each program, each library for C and the Rust client by itself.
     Alone,
-    /// Measures one thing beside what it is compared with.
+    /// Runs a benchmark, and prints each figure beside the one that it is compared with.
     Bench {
-        /// Which benchmark. Without it, the names of all are printed, one a line.
+        /// The benchmark. Without it, the names of all are printed, one a line.
         name: Option<OsString>,
         /// Prints one JSON row a line instead of a table.
         #[arg(long)]
@@ -52,7 +52,7 @@ enum Command {
     /// Runs state machines on virtual hosts, over many seeds.
     #[command(disable_help_flag = true)]
     Sim {
-        /// What is simulated, and how: `cargo xtask sim --help` says what there is.
+        /// The simulation and its options: see `cargo xtask sim --help`.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },

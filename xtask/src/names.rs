@@ -1,4 +1,4 @@
-//! Generic words name one type in the whole tree, or none: elsewhere they carry their noun, as `PageState` does.
+//! A generic word may name at most one type in the whole tree. Elsewhere it needs a noun, as in `PageState`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ const KEYWORDS: [&str; 5] = ["struct ", "enum ", "union ", "trait ", "type "];
 /// Checks all crates of the workspace around the current directory.
 ///
 /// # Errors
-/// A line for each type that a generic word names.
+/// A line for each type whose name is a generic word.
 pub fn check() -> anyhow::Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
     let root = metadata.workspace_root.as_std_path();
@@ -44,7 +44,7 @@ pub fn check() -> anyhow::Result<()> {
     bail!("types whose names lack a noun:\n{}", complaints.join("\n"))
 }
 
-/// The Rust files below a folder, if it is there.
+/// The Rust files below a folder, if it exists.
 fn sources(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let (mut folders, mut files) = (vec![folder.to_owned()], Vec::new());
     while let Some(folder) = folders.pop().filter(|it| it.is_dir()) {

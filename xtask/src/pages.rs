@@ -85,7 +85,7 @@ fn retired_words(glossary: &str) -> anyhow::Result<Vec<Retired>> {
     Ok(retired)
 }
 
-/// What is wrong in a page, with numbers of lines.
+/// The problems of a page, with line numbers.
 fn complaints_about(page: &str, retired: &[Retired]) -> Vec<(usize, String)> {
     let prose = prose(page);
     let words = words(&prose);
@@ -135,7 +135,7 @@ fn without_code(text: &str) -> String {
         let (fence, after) = rest.split_at(ticks);
         let in_table = kept.rsplit('\n').next().is_some_and(|line| line.starts_with('|'));
         let end = after.find(if in_table { "\n" } else { "\n\n" }).unwrap_or(after.len());
-        // One that nothing closes is a plain character.
+        // An unclosed backtick is a plain character.
         let code = after[..end].find(fence).map_or(0, |close| close + ticks);
         kept.extend(after[..code].chars().map(blank));
         rest = &after[code..];
@@ -143,7 +143,7 @@ fn without_code(text: &str) -> String {
     kept + rest
 }
 
-/// Leaves out where links lead, and addresses.
+/// Removes link targets and addresses.
 fn without_targets(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -162,7 +162,7 @@ fn blank(it: char) -> char {
     if it == '\n' { it } else { ' ' }
 }
 
-/// A word in lower case, and its line. A path or a name with hyphens is one word.
+/// A word in lower case, and its line. A path or a hyphenated name is one word.
 #[derive(Debug)]
 struct Word {
     text: String,
@@ -182,7 +182,7 @@ fn words(prose: &str) -> Vec<Word> {
 }
 
 impl Retired {
-    /// Whether the words begin with this phrase; its last word may have an s.
+    /// Whether the words begin with this phrase. Its last word may have a plural s.
     fn begins(&self, words: &[Word]) -> bool {
         let Some((last, first)) = self.words.split_last() else { return false };
         let Some(found) = words.get(..self.words.len()) else { return false };

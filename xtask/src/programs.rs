@@ -1,4 +1,5 @@
-//! Programs of the workspace that this one starts: it does not link what they need, so that checks build in seconds.
+//! Builds and starts other programs of the workspace. They are not linked into this one, so that the checks build in
+//! seconds.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -8,7 +9,7 @@ use cargo_metadata::MetadataCommand;
 
 use crate::command;
 
-/// What the Makefile builds together as `PROGRAMS`. A benchmark starts some of these.
+/// The programs that the Makefile builds together as `PROGRAMS`. The benchmarks start some of them.
 pub const PROGRAMS: [&str; 6] = [
     "spillway",
     "spillway-preload",
@@ -18,7 +19,8 @@ pub const PROGRAMS: [&str; 6] = [
     "spillway-python",
 ];
 
-/// Builds all programs of `package`, together with the packages `beside`, and becomes the one of its name.
+/// Builds all programs of `package` together with the packages `beside`, then executes the program with the package's
+/// name.
 ///
 /// # Errors
 /// The build fails, or the program does not start.

@@ -7,8 +7,8 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 
-/// A thread of the idle class for each core, which runs when nothing else wants to. They end when
-/// this is dropped.
+/// A thread of the idle scheduling class on each core, which runs when no other thread does. They end when this is
+/// dropped.
 pub struct Awake {
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -41,7 +41,7 @@ impl Drop for Awake {
 
 fn become_idle() {
     let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the structure outlives the call. Lowering oneself is always allowed.
+    // SAFETY: the structure outlives the call. A thread may always lower its own class.
     let status = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
     assert_eq!(status, 0, "the idle class is there on every Linux");
 }

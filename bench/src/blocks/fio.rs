@@ -8,11 +8,11 @@ use serde::Deserialize;
 use super::BLOCK;
 use crate::{by_size, go_on};
 
-/// Time that a run is measured, as fio writes times.
+/// Measured time of a run, in fio's notation.
 const RUN: &str = "1s";
 const RUN_CI: &str = "100ms";
 
-/// What is done to the device.
+/// The kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Random reads.
@@ -31,10 +31,10 @@ impl Way {
     }
 }
 
-/// What a run measured.
+/// The results of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
-    /// Requests a second.
+    /// Requests per second.
     pub rate: f64,
     /// Median time of a request, µs.
     pub median_us: f64,
@@ -89,7 +89,7 @@ fn fio(uri: &str, options: &[&str]) -> anyhow::Result<Job> {
     go_on()?;
     let errors = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "fio: {}: {}", output.status, errors.trim());
-    // Notes may come before the JSON.
+    // Messages may precede the JSON.
     let text = String::from_utf8_lossy(&output.stdout);
     let start = text.find('{').with_context(|| format!("fio said: {text}"))?;
     let output: Output = serde_json::from_str(&text[start..]).context("fio's output")?;

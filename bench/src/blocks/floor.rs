@@ -1,5 +1,5 @@
-//! The floor of a request over TCP: two threads that exchange messages of the sizes that NVMe/TCP's
-//! have and do nothing with them, one system call a message.
+//! The floor of a request over TCP: two threads that only exchange messages of the sizes of NVMe/TCP's, with one system
+//! call for each message.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,12 +10,12 @@ use super::BLOCK;
 use super::fio::{Measured, Way};
 use crate::rows::median;
 
-/// Bytes of a command capsule: the header of its PDU and the command.
+/// Bytes of a command capsule: its PDU header and the command.
 const COMMAND_BYTES: usize = 72;
-/// Bytes of a response capsule, and of the header of data on its way to the host.
+/// Bytes of a response capsule, and of the header of data to the host.
 const RESPONSE_BYTES: usize = 24;
 
-/// Exchanges messages for `time`, `depth` of them under way.
+/// Exchanges messages for `time`, with `depth` in flight.
 pub fn run(way: Way, depth: u32, time: Duration) -> anyhow::Result<Measured> {
     let (request_bytes, reply_bytes) = match way {
         Way::Read => (COMMAND_BYTES, RESPONSE_BYTES + BLOCK),
@@ -32,7 +32,7 @@ pub fn run(way: Way, depth: u32, time: Duration) -> anyhow::Result<Measured> {
     })
 }
 
-/// Answers until the other end closes.
+/// Answers until the peer closes.
 fn answer(mut stream: TcpStream, request_bytes: usize, reply_bytes: usize) {
     let (mut request, reply) = (vec![0; request_bytes], vec![1; reply_bytes]);
     while stream.read_exact(&mut request).and_then(|()| stream.write_all(&reply)).is_ok() {}

@@ -1,4 +1,4 @@
-//! `blocks`: blocks over the network, beside other servers and beside bare sockets.
+//! `blocks`: blocks over the network, compared with other servers and with bare sockets.
 //!
 //! NBD: fio's nbd engine against our server, and against nbdkit's memory plugin. NVMe/TCP: our client
 //! against our target, and two threads that only exchange messages of the same sizes.
@@ -16,13 +16,13 @@ use super::rows::Report;
 const BENCH: &str = "blocks";
 /// Bytes of a block.
 const BLOCK: usize = 4096;
-/// Requests that are under way at the same time.
+/// Requests in flight.
 const DEPTHS: [u32; 2] = [1, 32];
 
 /// Measures NBD and NVMe/TCP.
 ///
 /// # Errors
-/// The user's interruption. A side that fails is in the report.
+/// The user's interruption. The report contains sides that fail.
 pub fn run() -> anyhow::Result<Report> {
     let mut report = Report::default();
     let _awake = awake::Awake::start()?;

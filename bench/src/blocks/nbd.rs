@@ -20,17 +20,17 @@ use super::{BENCH, DEPTHS};
 use crate::rows::{Report, Row, median};
 use crate::{by_size, go_on, rounds, wanted};
 
-/// Bytes of the devices.
+/// Size of the devices, bytes.
 fn device_bytes() -> u64 {
     by_size(256 << 20, 64 << 20)
 }
 
-/// What a connection runs over.
+/// The transport of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix,
-    /// A port of loopback.
+    /// A TCP port on loopback.
     Tcp,
 }
 
@@ -108,7 +108,7 @@ fn rows(transport: Transport, samples: &[Sample]) -> Vec<Row> {
     rows
 }
 
-/// A directory for sockets, gone with this.
+/// A directory for sockets, removed when this is dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -130,13 +130,13 @@ pub fn uri_of_socket(path: &Path) -> String {
     format!("nbd+unix:///?socket={}", path.display())
 }
 
-/// Our server, with one client that has one device.
+/// Spillway's server, with one client that has one device.
 struct Ours {
     _server: Server,
 }
 
 impl Ours {
-    /// Starts the server. Also gives its address.
+    /// Starts the server. Returns it and its address.
     fn start(transport: Transport, folder: &Path) -> anyhow::Result<(Self, String)> {
         let config = spillway_store::Config::embedded(2 * device_bytes());
         let store = Arc::new(Store::open(config)?);
@@ -165,7 +165,7 @@ impl Ours {
 pub struct Nbdkit(Child);
 
 impl Nbdkit {
-    /// Starts the server. Also gives its address.
+    /// Starts the server. Returns it and its address.
     pub fn start(transport: Transport, folder: &Path) -> anyhow::Result<(Self, String)> {
         let mut command = Command::new("nbdkit");
         command.arg("--foreground").stdin(Stdio::null());
@@ -176,7 +176,7 @@ impl Nbdkit {
                 uri_of_socket(&path)
             }
             Transport::Tcp => {
-                // It takes no port 0: one that was free a moment ago.
+                // nbdkit does not accept port 0, so use a port that was just free.
                 let address = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
                 command.args(["--ipaddr", "127.0.0.1", "--port", &address.port().to_string()]);
                 format!("nbd://{address}")

@@ -1,4 +1,4 @@
-//! NVMe/TCP: our client and our target, beside the floor.
+//! NVMe/TCP: Spillway's client and target, compared with the floor.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
@@ -22,8 +22,7 @@ const VALUES: u32 = 16 << 10;
 /// Time of a run.
 const TIME: Duration = Duration::from_secs(1);
 const TIME_CI: Duration = Duration::from_millis(100);
-/// Operations that are given to the client at once at a depth beyond 1: enough that the beginning and
-/// the end of a batch hardly count.
+/// Operations passed to the client at once at a depth above 1: enough that the start and end of a batch hardly count.
 const BATCH: usize = 2048;
 
 /// One round of one side of a cell.
@@ -71,7 +70,7 @@ fn measure() -> anyhow::Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// A client with a pool of its own.
+/// A client with its own pool.
 struct Side {
     store: Box<dyn spillway_client::Store>,
     pool: Pool,
@@ -152,7 +151,7 @@ impl Side {
     }
 }
 
-/// Values that do not compress, for one batch.
+/// Incompressible values for one batch.
 fn values() -> Vec<Vec<u8>> {
     let mut random = SmallRng::seed_from_u64(7);
     let mut value = || {

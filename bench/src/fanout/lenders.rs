@@ -1,4 +1,4 @@
-//! Daemons of this machine as lenders.
+//! Daemons on this machine as lenders.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use spillway_tls::{ClientSettings, Files};
 
 use crate::built;
 
-/// Certificates as docs/daemon.md makes them: an authority, the lenders', and the borrower's.
+/// Creates certificates as in docs/daemon.md: an authority's, the lenders' and the borrower's.
 const CERTIFICATES: &str = r#"
 ec="-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30"
 openssl req -x509 $ec -subj "/CN=bench" -keyout authority.key -out authority.pem
@@ -26,10 +26,10 @@ sign() {
 sign lender IP:127.0.0.1
 sign borrower DNS:borrower.bench
 "#;
-/// Time that a daemon may take to answer.
+/// Limit of the time until a daemon answers.
 const START: Duration = Duration::from_secs(20);
 
-/// Two daemons. They end when this is dropped.
+/// Two daemons. They are stopped when this is dropped.
 pub struct Lenders {
     folder: PathBuf,
     daemons: Vec<Daemon>,
@@ -42,7 +42,7 @@ struct Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Asked to end, its keeper takes the daemon along; killed, it would leave it.
+        // Use SIGTERM: then the keeper also stops the daemon. SIGKILL would leave the daemon running.
         let asked = Command::new("kill").arg(self.child.id().to_string()).status();
         if !asked.is_ok_and(|status| status.success()) {
             let _ = self.child.kill();
@@ -52,7 +52,7 @@ impl Drop for Daemon {
 }
 
 impl Lenders {
-    /// Starts two daemons, each with room for three devices.
+    /// Starts two daemons, each with capacity for three devices.
     pub fn start(folder: &Path, device_bytes: u64) -> anyhow::Result<Self> {
         let made = Command::new("sh").args(["-ec", CERTIFICATES]).current_dir(folder).output()?;
         ensure!(made.status.success(), "openssl: {}", String::from_utf8_lossy(&made.stderr));
@@ -62,7 +62,7 @@ impl Lenders {
         Ok(Self { folder: folder.to_owned(), daemons })
     }
 
-    /// A pool of its own on one of them, which stands for a loan.
+    /// Creates a pool on one of them, in place of a loan.
     pub fn loan(&self, lender: usize) -> anyhow::Result<Arc<Holder>> {
         let port = self.daemons[lender].port;
         let path = |name: &str| self.folder.join(name);
@@ -102,7 +102,7 @@ impl Lenders {
 }
 
 fn start(folder: &Path, number: usize, bytes: u64) -> anyhow::Result<Daemon> {
-    // A port that was free a moment ago.
+    // A port that was just free.
     let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
     let config = folder.join(format!("lender{number}.toml"));
     let at = folder.display();

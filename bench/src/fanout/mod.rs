@@ -1,7 +1,8 @@
-//! `fanout`: the borrower's device of lending, beside nbdkit's memory plugin.
+//! `fanout`: the borrower's device of lending, compared with nbdkit's memory plugin.
 //!
-//! fio's nbd engine on Unix sockets against devices whose slabs lie with real daemons over TLS on loopback: one lender,
-//! two (a mirror), and a lender with a local file. What sealing costs is measured by itself, beside a copy of the page.
+//! fio's nbd engine on Unix sockets, against devices whose slabs lie with real daemons over TLS on loopback: one
+//! lender, two lenders (a mirror), and a lender with a local file. The cost of sealing is measured separately, compared
+//! with a copy of the page.
 
 mod lenders;
 mod sealing;
@@ -25,14 +26,14 @@ use super::{build_programs, by_size, go_on, rounds, wanted};
 
 /// The name in the rows.
 const BENCH: &str = "fanout";
-/// Requests that are under way at the same time.
+/// Requests in flight.
 const DEPTHS: [u32; 2] = [1, 32];
-/// Bytes of the devices.
+/// Size of the devices, bytes.
 fn device_bytes() -> u64 {
     by_size(256 << 20, 64 << 20)
 }
 
-/// Where copies lie.
+/// The places of a slab's copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     OneLender,
@@ -52,7 +53,7 @@ impl Layout {
     }
 }
 
-/// One round of one side of a cell; no layout is nbdkit.
+/// One round of one side of a cell; no layout means nbdkit.
 struct Sample {
     layout: Option<Layout>,
     cell: (Way, u32),
@@ -62,7 +63,7 @@ struct Sample {
 /// Measures the device and sealing.
 ///
 /// # Errors
-/// The user's interruption. A side that fails is in the report.
+/// The user's interruption. The report contains sides that fail.
 pub fn run() -> anyhow::Result<Report> {
     let mut report = Report::default();
     if wanted("sealing") {
@@ -137,7 +138,7 @@ fn rows(samples: &[Sample]) -> Vec<Row> {
     rows
 }
 
-/// A device with that layout, behind an NBD server, and its address.
+/// Starts an NBD server for a device with that layout. Returns it and its address.
 fn serve(layout: Layout, lenders: &Lenders, folder: &Path) -> anyhow::Result<(Server, String)> {
     let first = lenders.loan(0)?;
     let second = match layout {

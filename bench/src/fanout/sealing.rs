@@ -1,4 +1,4 @@
-//! What sealing a page costs, beside copying it.
+//! The cost of sealing a page, compared with copying it.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::{by_size, rounds};
 const PAGES: usize = 16 << 10;
 const PAGES_CI: usize = 1 << 10;
 
-/// Measures both sides in turn.
+/// Measures both sides alternately.
 pub fn run() -> anyhow::Result<Row> {
     let cipher = Cipher::fresh()?;
     let count = by_size(PAGES, PAGES_CI);

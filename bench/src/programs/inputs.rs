@@ -1,4 +1,4 @@
-//! The programs and what they work on.
+//! The programs and their inputs.
 
 use std::fs;
 use std::io::{BufWriter, Write as _};
@@ -11,9 +11,9 @@ use rand::{RngExt, SeedableRng};
 
 use super::by_size;
 
-/// A program, how it is started, and the local memory that it gets.
+/// A program, its command, and its local memory.
 pub struct Program {
-    /// What the rows call it.
+    /// Its name in the rows.
     pub name: &'static str,
     /// The command.
     pub words: Vec<String>,
@@ -21,7 +21,7 @@ pub struct Program {
     pub local_bytes: u64,
 }
 
-/// A dictionary that is filled and then read at random.
+/// Fills a dictionary and reads it at random.
 const DICT: &str = "\
 import random, sys
 random.seed(1)
@@ -33,7 +33,7 @@ for _ in range(2 * count):
 print(len(table), total)
 ";
 
-/// Objects in a map, read at random.
+/// Reads objects of a map at random.
 const MAP: &str = "\
 const count = Number(process.argv[2]);
 const map = new Map();
@@ -46,7 +46,7 @@ for (let i = 0; i < 2 * count; i++) {
 console.log(map.size, sum);
 ";
 
-/// Arrays in a map, some of them replaced, so that there is garbage.
+/// Arrays in a map. Some are replaced, which creates garbage.
 const MAPS: &str = "\
 import java.util.HashMap;
 public class Maps {
@@ -79,7 +79,7 @@ UPDATE entry SET hash = hash + 1 WHERE id % 7 = 0;
 SELECT sum(hash) FROM entry INDEXED BY by_hash WHERE hash > 0;
 ";
 
-/// Writes the inputs into the folder and gives the programs.
+/// Writes the inputs into the folder. Returns the programs.
 pub fn all(folder: &Path) -> anyhow::Result<Vec<Program>> {
     text(&folder.join("text"), by_size(16, 2))?;
     text(&folder.join("lines"), by_size(120, 8))?;
@@ -115,7 +115,7 @@ pub fn all(folder: &Path) -> anyhow::Result<Vec<Program>> {
     ])
 }
 
-/// Lines of words, this many MiB.
+/// Writes lines of words, this many MiB.
 fn text(path: &Path, mib: usize) -> anyhow::Result<()> {
     let mut random = SmallRng::seed_from_u64(7);
     let mut file = BufWriter::new(fs::File::create(path)?);
@@ -124,7 +124,7 @@ fn text(path: &Path, mib: usize) -> anyhow::Result<()> {
         let words = random.random_range(3..12);
         let mut line = String::new();
         for _ in 0..words {
-            // Few words are frequent and most are rare, as in a text.
+            // As in text, a few words are frequent and most are rare.
             let rank = (1.0 / random.random_range(0.0002..1.0f64)) as u64;
             line.push_str(&format!("{:x} ", rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36));
         }
@@ -135,7 +135,7 @@ fn text(path: &Path, mib: usize) -> anyhow::Result<()> {
     Ok(file.flush()?)
 }
 
-/// C++ that takes a compiler's memory: many functions over containers.
+/// C++ code that makes a compiler use much memory: many functions over containers.
 fn source(functions: usize) -> String {
     let mut text = String::from("#include <map>\n#include <string>\n#include <vector>\n");
     for number in 0..functions {

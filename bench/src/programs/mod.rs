@@ -1,7 +1,8 @@
-//! `programs`: whole programs in a quarter to a half of their memory, beside the kernel's swap on zram.
+//! `programs`: whole programs in a quarter to half of their memory, compared with the kernel's swap on zram.
 //!
-//! Each program runs plain, as `spillway run` without an option, in a control group with swap on zram and as much local memory, and, if
-//! `BENCH_BEFORE` names another build's `spillway`, under that. All of them must write the same.
+//! Each program runs plain, under `spillway run` without options, and in a control group with swap on zram and as much
+//! local memory. If `BENCH_BEFORE` names another build's `spillway`, it also runs under that. All runs must write the
+//! same output.
 
 mod inputs;
 
@@ -22,10 +23,10 @@ use inputs::Program;
 
 const BENCH: &str = "programs";
 const MIB: f64 = (1 << 20) as f64;
-/// How long a run may take at most: what thrashes may never end.
+/// Limit of the time of a run: a thrashing one may never end.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// How a program runs.
+/// The way in which a program runs.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Plain,
@@ -36,18 +37,18 @@ enum Side {
 
 const SIDES: [Side; 4] = [Side::Plain, Side::Ours, Side::Before, Side::Zram];
 
-/// One run that ended well.
+/// A successful run.
 struct Sample {
     program: &'static str,
     side: Side,
     seconds: f64,
-    /// Memory in all at the peak, bytes.
+    /// Peak of all memory, bytes.
     memory_bytes: f64,
-    /// Pages that came back.
+    /// Pages fetched.
     fetches: f64,
 }
 
-/// What is read of the statistics of a run; docs/stats.md has the whole.
+/// The statistics of a run that are used here; docs/stats.md lists all.
 #[derive(Deserialize)]
 struct Stats {
     counters: Counters,
@@ -74,7 +75,7 @@ struct Peaks {
 /// Runs all programs on all sides, round by round.
 ///
 /// # Errors
-/// A build that fails, no room for the inputs, or the user's interruption. A run that fails is in the report.
+/// A build that fails, no space for the inputs, or the user's interruption. The report contains runs that fail.
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let folder = Folder::new()?;
@@ -98,7 +99,7 @@ pub fn run() -> anyhow::Result<Report> {
     Ok(bench.finish(&all))
 }
 
-/// What the runs need, and what they left so far.
+/// The state of the benchmark: its inputs and results so far.
 struct Bench<'a> {
     folder: &'a Path,
     ours: PathBuf,
@@ -110,7 +111,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Runs a program once on each side. The control group has to hold the memory that is not paged, too.
+    /// Runs a program once on each side. The control group must also hold the memory that is not paged.
     fn round(&mut self, program: &Program) -> anyhow::Result<()> {
         let mut said = None;
         let mut native_bytes = 0;
@@ -130,7 +131,7 @@ impl Bench<'_> {
                     native_bytes = native_bytes.max(native);
                     self.samples.push(sample);
                 }
-                // Where the kernel's way ends badly, that is a result.
+                // A failure under the kernel's swap is a result.
                 Err(error) if side == Side::Zram => {
                     let _ = writeln!(self.ended_badly, "{name}: {error:#}");
                 }
@@ -167,7 +168,7 @@ impl Side {
     }
 }
 
-/// A folder for inputs and outputs, gone at the end.
+/// A folder for inputs and outputs, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -184,17 +185,17 @@ impl Drop for Folder {
     }
 }
 
-/// What a run needs to know.
+/// The parameters of a run.
 struct Runner<'a> {
     folder: &'a Path,
     program: &'a Program,
     spillway: &'a Path,
-    /// Memory of the program that is not paged.
+    /// Memory of the program that is not paged, bytes.
     native_bytes: u64,
 }
 
 impl Runner<'_> {
-    /// Gives the sample, the digest of what the program wrote, and its native memory.
+    /// Runs the program. Returns the sample, the digest of the program's output, and its native memory.
     fn run(&self, side: Side) -> anyhow::Result<(Sample, u64, u64)> {
         let stats_path = self.folder.join("stats.json");
         let _ = fs::remove_file(&stats_path);
@@ -240,7 +241,7 @@ impl Runner<'_> {
     }
 }
 
-/// Waits for a run, as long as it may take.
+/// Waits for a run, up to the limit.
 fn wait(mut child: Child) -> anyhow::Result<process::ExitStatus> {
     let began = Instant::now();
     loop {
@@ -270,7 +271,7 @@ fn digest(path: &Path) -> anyhow::Result<u64> {
     Ok(hasher.finish())
 }
 
-/// The median of one figure of one side of one program; NaN when there is none.
+/// The median of a figure of one side of one program; NaN without samples.
 fn of(samples: &[Sample], program: &Program, side: Side, figure: fn(&Sample) -> f64) -> f64 {
     let mine = samples.iter().filter(|it| it.program == program.name && it.side == side);
     median(mine.map(figure))
@@ -288,12 +289,12 @@ fn rows(program: &Program, samples: &[Sample]) -> Vec<Row> {
         row("time", "s", seconds(Side::Ours), Side::Plain, seconds(Side::Plain)),
         row("memory in all", "MiB", mib(Side::Ours), Side::Zram, mib(Side::Zram)),
     ];
-    // A side that was left out, or never came through, has no figure to stand beside.
+    // A side that was left out, or always failed, has no figure to compare.
     rows.retain(|row| row.ratio.is_finite());
     rows
 }
 
-/// A line for each program: medians, and how far its runs lie apart.
+/// A line for each program: medians, and the range of its runs.
 fn overview(all: &[Program], samples: &[Sample]) -> String {
     let mut lines = vec![line_of([
         "s (least to most)",

@@ -1,4 +1,4 @@
-//! A ring that polls and copies, and nothing else: what shared memory between two cores costs.
+//! A ring that only polls and copies: the cost of shared memory between two cores.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use super::process::{SERVER_CORE, pin};
 use super::sides::{Buffers, Flight, Side, Way};
 use super::{DEEP, STRIDE};
 
-/// Places for values in flight.
+/// Slots for values in flight.
 const SLOTS: usize = 64;
 
-/// A counter on a cache line of its own.
+/// A counter on its own cache line.
 #[repr(align(64))]
 #[derive(Default)]
 struct Count(AtomicU32);
 
-/// What both threads share.
+/// The state that both threads share.
 struct Shared {
     asked: Count,
     answered: Count,
     ended: AtomicBool,
-    /// The server sleeps: others are measured on its core.
+    /// Whether the server sleeps, because another side is measured on its core.
     resting: AtomicBool,
-    /// The number of the value that each slot is about; put or get in the top bit.
+    /// The value number of each slot's request; the top bit says put or get.
     wanted: [AtomicU32; SLOTS],
     slots: *mut u8,
     held: *mut u8,
@@ -32,8 +32,8 @@ struct Shared {
     _memory: [Vec<u8>; 2],
 }
 
-// SAFETY: a slot belongs to the client until it has asked, then to the server until that has answered;
-// the values that are held are the server's alone.
+// SAFETY: a slot belongs to the client until it has sent a request, then to the server until it has answered. Only the
+// server accesses the stored values.
 unsafe impl Sync for Shared {}
 // SAFETY: as above.
 unsafe impl Send for Shared {}
@@ -59,7 +59,7 @@ impl Shared {
                 let wanted = self.wanted[done as usize % SLOTS].load(Ordering::Relaxed);
                 let held = self.held.wrapping_add((wanted & !PUT) as usize * self.bytes);
                 let slot = self.slot(done);
-                // SAFETY: both lie in their arrays, and the slot is the server's now.
+                // SAFETY: both ranges lie in their arrays, and the slot is the server's now.
                 unsafe {
                     if wanted & PUT != 0 {
                         held.copy_from_nonoverlapping(black_box(slot), self.bytes);
@@ -102,7 +102,7 @@ impl Bare {
         let server = thread::spawn({
             let shared = shared.clone();
             move || {
-                // On the core that it is compared with the others on, if the system lets it.
+                // Use the same core as the other servers, if the system allows it.
                 let _ = pin(SERVER_CORE);
                 shared.serve();
             }
@@ -111,7 +111,7 @@ impl Bare {
         Ok(Self { shared, server: Some(server), buffers, asked: 0, answered: 0 })
     }
 
-    /// Keeps at most `depth` in flight.
+    /// Sends requests, with at most `depth` in flight.
     fn exchange(&mut self, way: Way, depth: u32, numbers: &[usize]) {
         let values = match way {
             Way::Put => self.buffers.numbered(numbers),
@@ -126,7 +126,7 @@ impl Bare {
                 self.shared.wanted[slot].store(numbers[next] as u32 | put, Ordering::Relaxed);
                 if way == Way::Put {
                     let to = self.shared.slot(self.asked);
-                    // SAFETY: the slot is the client's, and as long as the value.
+                    // SAFETY: the slot is the client's, and has the value's length.
                     unsafe { to.copy_from_nonoverlapping(black_box(values[next].as_ptr()), bytes) };
                 }
                 next += 1;
@@ -141,7 +141,7 @@ impl Bare {
                 if way == Way::Get {
                     let value = &mut values[(self.answered - first) as usize];
                     let from = self.shared.slot(self.answered);
-                    // SAFETY: the slot is the client's again, and as long as the value.
+                    // SAFETY: the slot is the client's again, and has the value's length.
                     unsafe { from.copy_to_nonoverlapping(black_box(value.as_mut_ptr()), bytes) };
                 }
                 self.answered += 1;

@@ -1,4 +1,4 @@
-//! The ring where another program keeps the server's core busy, beside servers that always sleep.
+//! The ring while another thread keeps the server's core busy, compared with servers that always sleep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::{BENCH, SPAN, SPANS, STRIDE};
 use crate::rows::{Report, Row, median};
 use crate::{go_on, rounds};
 
-/// What is measured.
+/// The name of the cell.
 pub const CELL: &str = "get 4 KiB, depth 1, server's core busy";
 
 /// A thread that keeps the servers' core busy.
@@ -26,7 +26,7 @@ impl Busy {
         let ended = Arc::new(AtomicBool::new(false));
         let end = ended.clone();
         let thread = thread::spawn(move || {
-            // If the system lets it.
+            // Pinning may not be allowed; continue without it.
             let _ = pin(SERVER_CORE);
             while !end.load(Ordering::Relaxed) {
                 core::hint::spin_loop();
@@ -48,7 +48,7 @@ impl Drop for Busy {
 /// Measures the time of a get.
 ///
 /// # Errors
-/// A server that can't be started, a value that came back wrong, the user's interruption.
+/// A server that can't be started, a wrong value, or the user's interruption.
 pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     let mut children = [Child::ring_server(Polling::Yes)?, Child::memcached()?, Child::redis()?];
     let mut ring = Ring::connect(children[0].socket(), 4096)?;
@@ -76,7 +76,7 @@ pub fn measure(report: &mut Report) -> anyhow::Result<()> {
     children.iter_mut().try_for_each(Child::end)
 }
 
-/// The mean time of a get within a span.
+/// The mean time of a get during a span.
 fn microseconds(side: &mut dyn Side, numbers: &[usize]) -> anyhow::Result<f64> {
     let (start, mut done) = (Instant::now(), 0);
     for number in numbers.iter().cycle() {

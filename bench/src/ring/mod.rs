@@ -1,8 +1,8 @@
-//! `ring`: values put and got by another process, beside memcached and Redis on Unix sockets, and
-//! beside a bare ring in shared memory that polls and copies and knows nothing.
+//! `ring`: another process puts and gets values. Compared with memcached and Redis on Unix sockets, and with a bare
+//! ring in shared memory that only polls and copies.
 //!
-//! The servers run on the second core, the client on the first. All have the same values under the same
-//! keys, and are asked for them in the same random order.
+//! The servers run on the second core, the client on the first. All have the same values under the same keys, and get
+//! requests in the same random order.
 
 mod bare;
 mod crowded;
@@ -25,22 +25,22 @@ use servers::{Dialect, Server};
 use sides::{Flight, Ring, Side, Way};
 
 const BENCH: &str = "ring";
-/// Bytes of the values of pages on each side: several times the last cache.
+/// Bytes of the page-sized values on each side: several times the last cache.
 const HELD_BYTES: usize = 128 << 20;
-/// Short values on each side.
+/// Number of short values on each side.
 const SHORT_VALUES: usize = 100_000;
-/// Operations between two looks at the clock.
+/// Operations between two reads of the clock.
 const STRIDE: usize = 256;
-/// How long a side is measured at a time, and how often in one round: many short times, so that what
-/// disturbs the machine now and then does not reach the median.
+/// Time of a measurement of a side, and their number in a round: many short ones, so that occasional disturbances of
+/// the machine do not affect the median.
 const SPAN: Duration = Duration::from_millis(30);
 const SPANS: usize = 5;
 /// Operations in flight of the deep cells.
 pub const DEEP: usize = 16;
-/// How long idle processes are watched.
+/// Time for which idle processes are measured.
 const IDLE_S: u64 = 5;
 const IDLE_CI_S: u64 = 1;
-/// Pause before an operation that is to find the server asleep, and how often that is measured.
+/// Pause before an operation, so that the server is asleep, and the number of these operations.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSES: usize = 100;
 
@@ -70,10 +70,10 @@ const fn cell(name: &'static str, bytes: usize, count: usize, way: Way, flight: 
     Cell { name, bytes, count, way, flight }
 }
 
-/// Measures all cells, then what sleeping costs and saves.
+/// Measures all cells, then the cost and benefit of sleeping.
 ///
 /// # Errors
-/// A server that can't be started, a value that came back wrong, the user's interruption.
+/// A server that can't be started, a wrong value, or the user's interruption.
 pub fn run() -> anyhow::Result<Report> {
     pin(0)?;
     let mut report = Report::default();
@@ -101,7 +101,7 @@ pub fn run() -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Measures cells of one size of values, all sides by turns.
+/// Measures cells with values of one size, all sides alternately.
 fn rates(report: &mut Report, cells: &[&Cell]) -> anyhow::Result<()> {
     let (bytes, count) = (cells[0].bytes, cells[0].count);
     let mut daemon = Child::ring_server(process::Polling::Yes)?;
@@ -149,9 +149,9 @@ fn rates(report: &mut Report, cells: &[&Cell]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Thousands of operations a second of a side.
+/// The rate of a side, thousands of operations per second.
 fn rate(side: &mut dyn Side, cell: &Cell, order: &[usize]) -> anyhow::Result<f64> {
-    // A few that do not count: the side's memory may have left the caches.
+    // A few untimed operations: the side's memory may have left the caches.
     side.run(cell.way, cell.flight, &order[..STRIDE])?;
     let start = Instant::now();
     let mut done = 0;
@@ -167,7 +167,7 @@ fn rate(side: &mut dyn Side, cell: &Cell, order: &[usize]) -> anyhow::Result<f64
     Ok(rate)
 }
 
-/// The ring with sides that sleep, beside Redis, which always does.
+/// Measures the ring with sides that sleep, compared with Redis, which always does.
 fn asleep(report: &mut Report) -> anyhow::Result<()> {
     let mut daemon = Child::ring_server(process::Polling::Yes)?;
     let mut sleeper = Child::ring_server(process::Polling::No)?;
@@ -228,7 +228,7 @@ fn asleep(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The median time of one get, each after a pause, µs.
+/// The median time of a get after a pause, µs.
 fn pauses(side: &mut dyn Side) -> anyhow::Result<f64> {
     let mut times = Vec::new();
     for number in 0..PAUSES {

@@ -1,4 +1,4 @@
-//! The servers' processes: started on the second core, ended with the benchmark.
+//! The servers' processes: they run on the second core and end with the benchmark.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,17 +11,17 @@ use anyhow::{Context, ensure};
 
 use crate::built;
 
-/// How long a server may take until it listens.
+/// Limit of the time until a server listens.
 const START: Duration = Duration::from_secs(10);
 
-/// Whether the ring's server looks for commands before it sleeps.
+/// Whether the ring's server polls for commands before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Polling {
     Yes,
     No,
 }
 
-/// A server, in a folder of its own that goes with it.
+/// A server with its own folder. Both are removed when this is dropped.
 pub struct Child {
     process: std::process::Child,
     folder: PathBuf,
@@ -31,9 +31,9 @@ pub struct Child {
 /// The core that servers run on.
 pub const SERVER_CORE: usize = 1;
 
-/// Keeps the calling thread, and what it starts, on a core.
+/// Pins the calling thread, and the processes that it starts, to a core.
 pub fn pin(core: usize) -> std::io::Result<()> {
-    // SAFETY: the set is plain memory that is valid as zeros, and outlives the call.
+    // SAFETY: all zeros is a valid set, which outlives the call.
     let done = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);
@@ -54,7 +54,7 @@ impl Child {
         })
     }
 
-    /// memcached with one thread, as the others have.
+    /// memcached with one thread, like the others.
     pub fn memcached() -> anyhow::Result<Self> {
         Self::start("memcached", |socket| {
             let mut command = Command::new("memcached");
@@ -82,7 +82,7 @@ impl Child {
         let socket = folder.join("socket");
         let mut command = command(&socket);
         command.current_dir(&folder).stdin(Stdio::null()).stdout(Stdio::null());
-        // SAFETY: between fork and exec this makes one system call on memory of its own.
+        // SAFETY: between fork and exec this makes one system call on its own memory.
         let process = unsafe { command.pre_exec(|| pin(SERVER_CORE)) }.spawn();
         let process = process.with_context(|| format!("can't start {name}; is it installed?"))?;
         let mut child = Self { process, folder, socket };
@@ -92,22 +92,22 @@ impl Child {
             ensure!(start.elapsed() < START, "{name} does not listen");
             thread::sleep(Duration::from_millis(5));
         }
-        // The name is there a moment before the socket listens.
+        // The socket's name appears a moment before the socket listens.
         thread::sleep(Duration::from_millis(50));
         Ok(child)
     }
 
-    /// Where it listens.
+    /// The socket on which it listens.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// CPU time that it has used so far, ms.
+    /// CPU time used so far, ms.
     pub fn cpu_ms(&self) -> anyhow::Result<f64> {
         cpu_ms(&self.process.id().to_string())
     }
 
-    /// Ends it.
+    /// Stops it.
     pub fn end(&mut self) -> anyhow::Result<()> {
         ensure!(self.process.try_wait()?.is_none(), "a server ended before the benchmark did");
         self.process.kill()?;
@@ -118,7 +118,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended already; what can't be removed is in the folder for such things.
+        // It may have ended already. A folder that can't be removed is among temporary files.
         let _ = self.process.kill();
         let _ = self.process.wait();
         let _ = fs::remove_dir_all(&self.folder);
@@ -130,7 +130,7 @@ pub fn own_cpu_ms() -> anyhow::Result<f64> {
     cpu_ms("self")
 }
 
-/// The sum of what the scheduler says of each thread (`/proc/PID/task/TID/schedstat`), ms.
+/// The sum of the CPU times of all threads (`/proc/PID/task/TID/schedstat`), ms.
 fn cpu_ms(process: &str) -> anyhow::Result<f64> {
     let mut sum_ns = 0;
     for task in fs::read_dir(format!("/proc/{process}/task"))? {

@@ -1,6 +1,6 @@
-//! The process that the ring's benchmark measures: a store behind a ring, for whoever connects.
+//! The server process of the ring's benchmark: a store behind a ring, for any client.
 //!
-//! Started as `bench-ring-server SOCKET POLL_US`; it serves until it is killed.
+//! Started as `bench-ring-server SOCKET POLL_US`. It serves until it is killed.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use spillway_ring::{Config, Server};
 use spillway_store::{Backing, ClientConfig, ClientId, Config as StoreConfig, Store};
 use spillway_types::{Access, Admitted, Denied, Identity, Limits};
 
-/// Everybody is the same client.
+/// Makes every connection the same client.
 struct Open(ClientId);
 
 impl Access for Open {
@@ -34,7 +34,7 @@ fn main() -> anyhow::Result<()> {
         arguments.next().context("usage: bench-ring-server SOCKET POLL_US")?.into();
     let poll_us = arguments.next().and_then(|text| text.to_str()?.parse().ok());
     let poll = Duration::from_micros(poll_us.context("POLL_US is not a number")?);
-    // As the daemon has it.
+    // As in the daemon.
     let config = StoreConfig { backing: Backing::Memfd, ..StoreConfig::embedded(1 << 30) };
     let store = Arc::new(Store::open(config)?);
     let client = store.add_client(ClientConfig::default())?;

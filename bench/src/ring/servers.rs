@@ -1,4 +1,4 @@
-//! memcached and Redis, as a client that pipelines sees them.
+//! Pipelining clients of memcached and Redis.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,7 +9,7 @@ use anyhow::ensure;
 use super::DEEP;
 use super::sides::{Buffers, Flight, Side, Way};
 
-/// Which protocol is spoken.
+/// The protocol.
 #[derive(Clone, Copy)]
 pub enum Dialect {
     /// memcached's text protocol.
@@ -18,7 +18,7 @@ pub enum Dialect {
     Redis,
 }
 
-/// A connection to a server of values that are all of one length.
+/// A connection to a server whose values all have the same length.
 pub struct Server {
     stream: UnixStream,
     dialect: Dialect,
@@ -44,7 +44,7 @@ impl Server {
             ask(&mut self.request, self.dialect, way, number, value)?;
         }
         self.stream.write_all(&self.request)?;
-        // Every reply is known but for the value in it.
+        // All bytes of a reply but the value are known.
         let (head, tail) = self.replies(way);
         let one = |number: &usize| head.replace("KEY", &name(*number)).len() + tail.len();
         let value_bytes = if way == Way::Get { self.bytes } else { 0 };
@@ -64,7 +64,7 @@ impl Server {
         Ok(())
     }
 
-    /// What stands before and behind the value in a reply.
+    /// The parts of a reply before and after the value.
     fn replies(&self, way: Way) -> (String, &'static str) {
         match (self.dialect, way) {
             (Dialect::Memcached, Way::Put) => ("STORED\r\n".into(), ""),
@@ -81,7 +81,7 @@ fn name(number: usize) -> String {
     format!("key{number}")
 }
 
-/// Writes one request.
+/// Appends a request.
 fn ask(
     to: &mut Vec<u8>,
     dialect: Dialect,

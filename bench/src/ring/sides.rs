@@ -1,4 +1,4 @@
-//! What is measured: someone who keeps values by number, and the ring as one of them.
+//! The interface of the measured sides, which store values by number; and the ring as one of them.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,49 +11,49 @@ use spillway_client::{
 use super::{DEEP, STRIDE};
 use crate::store::key;
 
-/// Which way values go.
+/// The direction of values.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     Put,
     Get,
 }
 
-/// How many operations are under way at the same time.
+/// How many operations are in flight.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Flight {
     /// One.
     One,
-    /// As many as there can be of [`DEEP`]: a new one as soon as one is answered.
+    /// Up to [`DEEP`]: a new one for each answer.
     Window,
-    /// [`DEEP`], and the next as many when all of these are answered.
+    /// [`DEEP`] at a time: the next ones after all of these are answered.
     Batches,
 }
 
-/// Someone who keeps values.
+/// A store of values.
 pub trait Side {
-    /// Puts or gets the values of these numbers.
+    /// Puts or gets the values with these numbers.
     ///
     /// # Errors
-    /// A value that came back wrong or not at all.
+    /// A wrong or missing value.
     fn run(&mut self, way: Way, flight: Flight, numbers: &[usize]) -> anyhow::Result<()>;
 
-    /// Keeps no core busy until the next run.
+    /// Stops using a core until the next run.
     fn rest(&mut self) {}
 }
 
-/// Values to put and to get, as many as there are operations in one run.
+/// Values to put and buffers for gets, one for each operation of a run.
 pub struct Buffers {
     values: Vec<Vec<u8>>,
 }
 
 impl Buffers {
-    /// For values of so many bytes.
+    /// Creates buffers for values of this many bytes.
     pub fn new(bytes: usize) -> Self {
         let fill = |at: usize| (0..bytes).map(|byte| (byte * 7 + at) as u8).collect();
         Self { values: (0..STRIDE).map(fill).collect() }
     }
 
-    /// A buffer for each number, with the number in front.
+    /// The buffers for these numbers, each beginning with its number.
     pub fn numbered(&mut self, numbers: &[usize]) -> &mut [Vec<u8>] {
         for (value, number) in self.values.iter_mut().zip(numbers) {
             value[..8].copy_from_slice(&(*number as u64).to_ne_bytes());
@@ -61,7 +61,7 @@ impl Buffers {
         &mut self.values[..numbers.len()]
     }
 
-    /// So many buffers, without the numbers that they had.
+    /// This many buffers, with the numbers erased.
     pub fn emptied(&mut self, count: usize) -> &mut [Vec<u8>] {
         let values = &mut self.values[..count];
         for value in &mut *values {
@@ -70,7 +70,7 @@ impl Buffers {
         values
     }
 
-    /// Whether the first of the buffers hold the values of these numbers.
+    /// Checks that the first buffers hold the values of these numbers.
     pub fn check(&self, numbers: &[usize]) -> anyhow::Result<()> {
         for (value, number) in self.values.iter().zip(numbers) {
             ensure!(value[..8] == (*number as u64).to_ne_bytes(), "value {number} came back wrong");
@@ -88,12 +88,12 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Connects to a server that polls.
+    /// Connects to a polling server.
     pub fn connect(socket: &Path, bytes: usize) -> anyhow::Result<Self> {
         Self::connect_polling(socket, bytes, Duration::from_micros(50))
     }
 
-    /// Connects with a client that sleeps at once.
+    /// Connects with a client that never polls.
     pub fn connect_sleeping(socket: &Path, bytes: usize) -> anyhow::Result<Self> {
         Self::connect_polling(socket, bytes, Duration::ZERO)
     }
@@ -123,7 +123,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Some operations in one batch, of which as many are in flight as the ring is deep.
+    /// Runs operations as one batch, with as many in flight as the ring's depth.
     fn batch(&mut self, way: Way, numbers: &[usize]) -> anyhow::Result<()> {
         let pool = self.pool;
         match way {

@@ -1,4 +1,4 @@
-//! What the store keeps for each page beside the page's bytes.
+//! The store's memory for each page besides the page's bytes.
 
 use std::fs;
 
@@ -12,24 +12,23 @@ use crate::{by_size, go_on};
 
 /// Numbers of pages.
 const COUNTS: [usize; 3] = [1 << 20, 4 << 20, 16 << 20];
-/// The one of `BENCH_SIZE=ci`.
+/// The number of pages with `BENCH_SIZE=ci`.
 const COUNTS_CI: [usize; 1] = [64 << 10];
-/// What the issue of this benchmark allows a page.
+/// The goal for a page, bytes.
 const LIMIT_BYTES: f64 = 32.0;
 
-/// What the pages hold.
+/// The content of the pages.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     /// Bytes that need a frame.
     Framed,
-    /// One 32-bit word all over: these take no frame, and so nothing of what
-    /// the store keeps for a frame.
+    /// Equal 32-bit words. Such a page needs no frame, nor the store's metadata of one.
     SameFilled,
 }
 
-/// Fills stores with millions of pages. Framed ones are left out where they would take more than
-/// three quarters of the memory that is available, as 64 GiB of them do nearly everywhere; at 1 Mi
-/// the two kinds together show what a frame costs.
+/// Fills stores with millions of pages. Framed pages are left out if they would take more than three quarters of the
+/// available memory; 64 GiB of them nearly always do. At 1 Mi pages, the difference between the two kinds is the cost
+/// of a frame.
 pub fn rows(report: &mut Report) -> anyhow::Result<()> {
     for &count in by_size(&COUNTS[..], &COUNTS_CI) {
         let pages = match count >> 20 {
@@ -56,7 +55,7 @@ pub fn rows(report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes of metadata a page: by the growth of the process's resident memory, and by the store.
+/// Metadata per page, bytes: by the growth of the process's resident memory, and by the store's own count.
 fn measure(count: usize, kind: Kind) -> anyhow::Result<(f64, f64)> {
     let frame_bytes = if kind == Kind::Framed { PAGE } else { 0 };
     let room_bytes = count * (frame_bytes + 4 * LIMIT_BYTES as usize) + (1 << 30);

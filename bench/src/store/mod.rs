@@ -1,7 +1,7 @@
-//! `store`: values put into and got from an embedded store, beside a bare copy of the same bytes.
+//! `store`: puts values into an embedded store and gets them, compared with a bare copy of the same bytes.
 //!
-//! The copy goes between the same small buffers and frames drawn in the same random order from an
-//! array as large as what the store holds, so that both sides miss the caches and the TLB alike.
+//! The copy uses the same small buffers, and frames in the same random order from an array as large as the store's
+//! content. So both sides miss the caches and the TLB equally.
 
 mod metadata;
 
@@ -20,9 +20,9 @@ use super::{by_size, go_on, rounds, wanted};
 
 /// The name in the rows.
 const BENCH: &str = "store";
-/// Bytes of the buffers that values are put from: they stay in the second cache.
+/// Bytes of the buffers from which values are put. They stay in the second-level cache.
 const SOURCE_BYTES: usize = 256 << 10;
-/// Passes over all values that are timed together: about 0.1 s.
+/// Passes over all values in one timing: about 0.1 s.
 const PASSES: usize = 4;
 const SIZES_BYTES: [usize; 7] = [100, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
 const THREADS: [usize; 2] = [1, 2];
@@ -32,18 +32,18 @@ fn held_bytes() -> usize {
     by_size(128 << 20, 8 << 20)
 }
 
-/// Which way the bytes go.
+/// The direction of the bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Put,
     Get,
 }
 
-/// Where the values lie.
+/// The place of the values.
 #[derive(Clone, Copy, PartialEq)]
 enum Placement {
     Store,
-    /// A store for each thread: what two threads reach that share memory and nothing else.
+    /// A store for each thread: the bound for two threads that share only the machine's memory.
     Stores,
     Copies,
 }
@@ -56,7 +56,7 @@ struct Sample {
     bytes_per_s: f64,
 }
 
-/// One place that values of one size lie in.
+/// A place for values of one size.
 trait StoreUnderTest: Sync {
     fn put(&self, number: usize, value: &[u8]);
     fn get(&self, number: usize, value: &mut [u8]);
@@ -65,7 +65,7 @@ trait StoreUnderTest: Sync {
 /// Measures all sizes, then the metadata.
 ///
 /// # Errors
-/// The user's interruption. A store that refuses or serves wrong bytes is in the report.
+/// The user's interruption. The report contains stores that refuse values or return wrong bytes.
 pub fn run() -> anyhow::Result<Report> {
     let mut report = Report::default();
     for bytes in SIZES_BYTES {
@@ -134,7 +134,7 @@ fn measure(bytes: usize) -> anyhow::Result<Vec<Sample>> {
     Ok(samples)
 }
 
-/// Pages put and got in a store that watches how soon they are wanted back, beside one that does not.
+/// Measures a store that samples reuse distances, compared with one that does not.
 fn sampling() -> anyhow::Result<Vec<Row>> {
     const BYTES: usize = 4 << 10;
     let stores = [Embedded::open()?, Embedded::open()?];
@@ -144,7 +144,7 @@ fn sampling() -> anyhow::Result<Vec<Row>> {
     let rounds = 2 * rounds()?;
     for round in 1..=rounds {
         eprintln!("round {round} of {rounds}: sampling");
-        // Memory lies better in one of them: they take turns.
+        // The memory layout of one of them may be better, so they alternate.
         let watched = round % 2;
         for (at, store) in stores.iter().enumerate() {
             store.sample(at == watched)?;
@@ -167,7 +167,7 @@ fn sampling() -> anyhow::Result<Vec<Row>> {
     Ok(vec![row("put 4 KiB, sampling", put, put_off), row("get 4 KiB, sampling", get, get_off)])
 }
 
-/// Puts or gets every value once; gives the seconds that it took.
+/// Puts or gets every value once. Returns the time, s.
 fn pass(
     side: &dyn StoreUnderTest,
     way: Way,
@@ -237,20 +237,20 @@ impl Embedded {
         Ok(Self { store, pool, client })
     }
 
-    /// Has it watch from now on how soon pages are wanted back, or no more.
+    /// Turns the sampling of reuse distances on or off.
     fn sample(&self, on: bool) -> anyhow::Result<()> {
         Ok(self.store.set_sampling(self.client, on)?)
     }
 }
 
-/// The key of page number `number`, as the pager counts them.
+/// The key of a page by its number, as in the pager.
 pub fn key(number: usize) -> Key {
     Key::new(number as u64 >> 20, number as u32 & 0xf_ffff)
 }
 
 impl StoreUnderTest for Embedded {
     fn put(&self, number: usize, value: &[u8]) {
-        // A put that was refused shows as a wrong value at the next get.
+        // A refused put appears as a wrong value at the next get.
         let _ = black_box::<Put>(self.store.put(self.pool, key(number), value));
     }
 
@@ -264,7 +264,7 @@ impl StoreUnderTest for Embedded {
 /// A store for each of two threads.
 struct Stores {
     stores: [Embedded; 2],
-    /// Which thread each value is of.
+    /// The thread of each value.
     thread: Vec<u8>,
 }
 
@@ -295,7 +295,7 @@ struct Copies {
     _frames: Vec<u8>,
 }
 
-// SAFETY: the threads of a pass work on frames of their own, for each is named once in the order.
+// SAFETY: each frame occurs once in the order, so the threads of a pass access different frames.
 unsafe impl Sync for Copies {}
 
 impl Copies {
@@ -308,7 +308,7 @@ impl Copies {
 impl StoreUnderTest for Copies {
     fn put(&self, number: usize, value: &[u8]) {
         let frame = self.start.wrapping_add(number * self.bytes);
-        // SAFETY: the frame lies within the array, and the value is of the frame's size.
+        // SAFETY: the frame lies within the array, and the value has its size.
         unsafe { frame.copy_from_nonoverlapping(black_box(value.as_ptr()), self.bytes) };
     }
 

@@ -1,4 +1,4 @@
-//! The timed loop: touch a page, check its first word, count how long it took.
+//! The timed loop: accesses a page, checks its first word, records the time.
 
 use std::sync::Barrier;
 use std::thread;
@@ -11,7 +11,7 @@ use crate::clock::{Clock, Times};
 use crate::pages::{Region, signature};
 use crate::walk::Walk;
 
-/// What the threads of one phase measured.
+/// The results of the threads of one phase.
 pub struct Accesses {
     /// From their common start to the end of the last one, s.
     pub seconds: f64,
@@ -21,7 +21,7 @@ pub struct Accesses {
     pub wrong: u64,
 }
 
-/// Makes `ops_each` accesses along each walk, a thread a walk.
+/// Makes `ops_each` accesses along each walk, with one thread for each walk.
 pub fn run(
     region: &Region,
     walks: &mut [Walk],
@@ -45,7 +45,7 @@ pub fn run(
         start.wait();
         let began = Instant::now();
         for thread in threads {
-            // A thread that panics aborts the process, so there is nothing to hand on.
+            // A thread that panics aborts the process, so this can't fail.
             let Ok((times, wrong)) = thread.join() else { continue };
             sum.times.merge(&times);
             sum.wrong += wrong;
@@ -62,7 +62,7 @@ fn touch(
     write_percent: u32,
     clock: Clock,
 ) -> (Times, u64) {
-    // Counted on the stack, which no side pages: a heap would be managed memory itself.
+    // Count on the stack, which no side pages: the heap would be managed memory.
     let mut times = Times::new();
     let mut writes = SmallRng::seed_from_u64(1);
     let mut wrong = 0;
@@ -71,8 +71,7 @@ fn touch(
         let writing = writes.random_range(0..100) < write_percent;
         let word = region.word(page);
         let began = Clock::ticks();
-        // SAFETY: a page of the mapping; other threads may write its second word only, and that
-        // word's value is never used.
+        // SAFETY: the page is in the mapping. Other threads may write only its second word, whose value is never used.
         let found = unsafe { word.read_volatile() };
         if writing {
             // SAFETY: as above.

@@ -1,8 +1,8 @@
-//! Keeps the bare handler's pages within a bound: the least that eviction can cost beside the faults.
+//! Keeps the bare handler's resident pages within a bound: the minimum cost of eviction beside the faults.
 //!
-//! A thread of its own moves the oldest pages out, a batch at a time (`UFFDIO_MOVE` into a window,
-//! a copy or the codec, the window given back). No table, no store, no choice of victims, nobody
-//! to account to. What a page held is not kept: it comes back as it was at the start.
+//! A thread moves out the oldest pages in batches: `UFFDIO_MOVE` into a window, a copy or the codec, then the window is
+//! released. There is no table, no store, no choice of victims and no accounting. The copies are not read back: a page
+//! returns with its initial content.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::spec::{Content, PAGE};
 
 /// Pages that leave together.
 const BATCH: usize = 64;
-/// Between looks for too many pages.
+/// Pause between two checks for too many pages.
 const PAUSE: Duration = Duration::from_micros(100);
 
-/// The pages that are in, in the order in which they came, and where they go.
+/// The resident pages in the order in which they came, and the window through which they leave.
 pub struct Bound {
     local_pages: usize,
-    /// Places of a ring: page numbers plus one, 0 when free.
+    /// A ring of page numbers plus one; 0 is a free slot.
     order: Box<[AtomicU32]>,
     came: AtomicUsize,
     left: AtomicUsize,
@@ -40,12 +40,12 @@ impl Bound {
         })
     }
 
-    /// Where victims pass through.
+    /// The window through which victims leave.
     pub fn window(&self) -> &Region {
         &self.window
     }
 
-    /// Notes a page that has come in; waits while too many have.
+    /// Records a page that has come in. Waits while the ring is full.
     pub fn note(&self, page: usize) {
         let at = self.came.fetch_add(1, Ordering::Relaxed);
         while at >= self.left.load(Ordering::Acquire) + self.order.len() {
@@ -54,7 +54,7 @@ impl Bound {
         self.order[at % self.order.len()].store(page as u32 + 1, Ordering::Release);
     }
 
-    /// The oldest page.
+    /// Removes the oldest page from the ring.
     fn next(&self) -> Option<usize> {
         let left = self.left.load(Ordering::Relaxed);
         let page = self.order[left % self.order.len()].swap(0, Ordering::Acquire);
@@ -65,13 +65,14 @@ impl Bound {
         Some(page as usize - 1)
     }
 
-    /// Moves pages out for ever. There are `pages` of them; `move_out` moves the one of a number to an address.
+    /// Moves pages out in an endless loop. There are `pages` of them; `move_out` moves the page with a number to an
+    /// address.
     pub fn evict(&self, pages: usize, content: Content, move_out: impl Fn(usize, usize)) {
-        // Ones, so that the memory is there before it is wanted.
+        // Fill with ones, so that the memory is allocated now.
         let mut kept = vec![1; pages * PAGE];
         let mut packed = vec![0; block::get_maximum_output_size(PAGE)];
         loop {
-            // A whole batch at a time, and asleep in between: the cores are for the faults.
+            // Move whole batches, and sleep in between: the cores are for the faults.
             let came = self.came.load(Ordering::Relaxed);
             if came - self.left.load(Ordering::Relaxed) < self.local_pages {
                 thread::sleep(PAUSE);
@@ -91,7 +92,7 @@ impl Bound {
                     }
                 }
             }
-            // SAFETY: the window is this thread's own, and nobody needs what is in it.
+            // SAFETY: the window is this thread's own, and its content is not needed any more.
             unsafe {
                 let bytes = self.window.pages() * PAGE;
                 libc::madvise(

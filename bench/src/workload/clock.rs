@@ -1,4 +1,4 @@
-//! Time of one access, and histograms of such times that never allocate while they count.
+//! The time of an access, and histograms of such times that do not allocate while they count.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ const STEPS: usize = 128;
 /// The last power of two is 2^40 ns, 18 minutes.
 const BUCKETS: usize = (40 - 7 + 2) * STEPS;
 
-/// The processor's time stamp counter, or the system's clock where there is none.
+/// The processor's time stamp counter; the system's clock on other processors.
 #[derive(Clone, Copy)]
 pub struct Clock {
     ns_per_tick: f64,
 }
 
 impl Clock {
-    /// Compares the counter with the system's clock for 20 ms.
+    /// Calibrates the counter against the system's clock for 20 ms.
     pub fn calibrate() -> Self {
         let (wall, first) = (Instant::now(), Self::ticks());
         while wall.elapsed() < Duration::from_millis(20) {}
@@ -52,7 +52,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// No times yet.
+    /// An empty histogram.
     pub const fn new() -> Self {
         Self { buckets: [0; BUCKETS] }
     }
@@ -63,31 +63,31 @@ impl Times {
         self.buckets[bucket(ns)] += 1;
     }
 
-    /// Adds what another thread counted.
+    /// Adds another thread's counts.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.buckets.iter_mut().zip(&other.buckets) {
             *mine += theirs;
         }
     }
 
-    /// The times above a threshold.
+    /// Only the times above a threshold.
     pub fn over_ns(mut self, threshold_ns: f64) -> Self {
         self.buckets[..bucket(threshold_ns as u64)].fill(0);
         self
     }
 
-    /// How many times there are.
+    /// The number of times.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// Their mean, ns; 0 when there are none.
+    /// The mean, ns; 0 without times.
     pub fn mean_ns(&self) -> f64 {
         let sum: f64 = (0..BUCKETS).map(|at| middle_ns(at) * f64::from(self.buckets[at])).sum();
         sum / self.count().max(1) as f64
     }
 
-    /// The time that `percent` of them do not exceed, ns; 0 when there are none.
+    /// The time that `percent` of the times do not exceed, ns; 0 without times.
     pub fn percentile_ns(&self, percent: f64) -> f64 {
         let rank = (self.count() as f64 * percent / 100.0) as u64;
         let mut seen = 0;
@@ -101,13 +101,13 @@ impl Times {
     }
 }
 
-/// [`Times`] that several threads count into.
+/// A version of [`Times`] that several threads share.
 pub struct SharedTimes {
     buckets: [AtomicU32; BUCKETS],
 }
 
 impl SharedTimes {
-    /// No times yet.
+    /// An empty histogram.
     pub const fn new() -> Self {
         Self { buckets: [const { AtomicU32::new(0) }; BUCKETS] }
     }
@@ -118,7 +118,7 @@ impl SharedTimes {
         self.buckets[bucket(ns)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// The counts so far.
     pub fn read(&self) -> Times {
         let mut times = Times::new();
         for (to, from) in times.buckets.iter_mut().zip(&self.buckets) {

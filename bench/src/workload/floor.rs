@@ -1,9 +1,9 @@
-//! The least a fault can cost: a userfaultfd handler that copies the page in and does no more,
-//! but for one that keeps the pages within a bound.
+//! The lower bound of a fault's cost: a userfaultfd handler that only copies the page in. One variant also keeps the
+//! pages within a bound.
 //!
-//! No index, no choice, no accounting; pages lie in one array, raw or as LZ4 blocks. The
-//! kernel's interface is declared here and not taken from `spillway-platform`, so that a floor
-//! does not move with the code that is measured against it.
+//! There is no index, no choice and no accounting; pages lie in one array, raw or as LZ4 blocks. The kernel's interface
+//! is declared here instead of taken from `spillway-platform`, so that the floor does not change with the code that is
+//! compared with it.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
@@ -23,7 +23,7 @@ const UFFDIO_REGISTER_MODE_MISSING: u64 = 1;
 const UFFDIO_API: libc::Ioctl = read_write::<UffdioApi>(0x3F);
 const UFFDIO_REGISTER: libc::Ioctl = read_write::<UffdioRegister>(0x00);
 const UFFDIO_COPY: libc::Ioctl = read_write::<UffdioCopy>(0x03);
-/// Takes the same five words as a copy.
+/// It has the same five words as a copy.
 const UFFDIO_MOVE: libc::Ioctl = read_write::<UffdioCopy>(0x05);
 
 /// `_IOWR(0xAA, number, T)` of the kernel's headers.
@@ -55,7 +55,7 @@ struct UffdioCopy {
     copied: i64,
 }
 
-/// `struct uffd_msg`, as far as a page fault fills it.
+/// `struct uffd_msg`, as filled for a page fault.
 #[repr(C)]
 struct UffdMessage {
     event: u8,
@@ -65,11 +65,11 @@ struct UffdMessage {
     thread: u64,
 }
 
-/// A page on its way in.
+/// A buffer for an incoming page.
 #[repr(C, align(4096))]
 struct Frame([u8; PAGE]);
 
-/// A bare handler at work. It stays until the process ends.
+/// A running bare handler. It stays until the process ends.
 pub struct Floor {
     descriptor: OwnedFd,
     first: usize,
@@ -86,10 +86,10 @@ enum Stored {
     Lz4 { blocks: Vec<u8>, ends: Vec<usize> },
 }
 
-/// The one handler of this process; a signal handler has no other way to find it.
+/// The only handler of this process. A signal handler can find it only in a static variable.
 static FLOOR: OnceLock<Floor> = OnceLock::new();
 
-/// Fills the store and pages `region`, all of it far, with a handler of the kind asked for.
+/// Fills the store, and pages `region`, all of it far, with a handler of this kind.
 pub fn start(
     region: &Region,
     spec: &Spec,
@@ -144,7 +144,7 @@ impl Floor {
         ioctl(self.descriptor.as_raw_fd(), UFFDIO_REGISTER, &mut register)
     }
 
-    /// Moves a page to `target`, which is empty.
+    /// Moves a page to `target`, which must be empty.
     fn move_out(&self, page: usize, target: usize) {
         let from = (self.first + page * PAGE) as u64;
         loop {
@@ -152,7 +152,7 @@ impl Floor {
                 UffdioCopy { to: target as u64, from, bytes: PAGE as u64, mode: 0, copied: 0 };
             match ioctl(self.descriptor.as_raw_fd(), UFFDIO_MOVE, &mut move_one) {
                 Ok(()) => return,
-                // The kernel has the page at work (it is being faulted in, or collected).
+                // The kernel is using the page: it is being faulted in or collected.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EAGAIN)) => {
                     thread::yield_now();
                 }
@@ -182,7 +182,7 @@ impl Floor {
         self.times.add(self.clock.since_ns(began));
     }
 
-    /// Whether it was this call that brought the page: two threads may miss the same one.
+    /// Returns whether this call brought the page in: two threads may miss the same one.
     fn copy(&self, page: usize, from: *const u8) -> bool {
         let mut copy = UffdioCopy {
             to: (self.first + page * PAGE) as u64,
@@ -194,7 +194,7 @@ impl Floor {
         match ioctl(self.descriptor.as_raw_fd(), UFFDIO_COPY, &mut copy) {
             Ok(()) => true,
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => false,
-            // In a signal handler there is nobody to hand an error to, and going on would hang.
+            // A signal handler can't return an error, and continuing would hang.
             Err(_) => std::process::abort(),
         }
     }
@@ -227,13 +227,13 @@ impl Stored {
     }
 }
 
-/// Takes the host's first touch of the guest's frames out of the measurement.
+/// Excludes the host's first allocation of the guest's frames from the measurement.
 fn warm_frames(region: &Region) -> io::Result<()> {
     for page in 0..region.pages() {
         region.page(page)[0] = 1;
     }
     let bytes = region.pages() * PAGE;
-    // SAFETY: the whole mapping, whose content nobody needs yet.
+    // SAFETY: the range is the whole mapping, whose content is not needed yet.
     if unsafe { libc::madvise(region.word(0).cast(), bytes, libc::MADV_DONTNEED) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -241,12 +241,12 @@ fn warm_frames(region: &Region) -> io::Result<()> {
 }
 
 fn open(features: u64) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes flags only and gives back a new descriptor or -1.
+    // SAFETY: the call takes only flags, and returns a new descriptor or -1.
     let raw = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just gave it to us, and nobody else has it.
+    // SAFETY: the kernel has just returned the descriptor, and nothing else owns it.
     let descriptor = unsafe { OwnedFd::from_raw_fd(raw as RawFd) };
     let mut api = UffdioApi { api: UFFD_API, features, ioctls: 0 };
     ioctl(descriptor.as_raw_fd(), UFFDIO_API, &mut api)?;
@@ -254,8 +254,7 @@ fn open(features: u64) -> io::Result<OwnedFd> {
 }
 
 fn ioctl<T>(descriptor: RawFd, request: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-    // SAFETY: each request of this module is made from the type it is called with, which the
-    // kernel reads and writes within its size.
+    // SAFETY: each request number encodes the size of its argument's type, within which the kernel reads and writes.
     if unsafe { libc::ioctl(descriptor, request, ptr::from_mut(argument)) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -285,7 +284,7 @@ fn read_faults(floor: &'static Floor, core: usize) {
 }
 
 extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the kernel hands a valid siginfo to a handler with SA_SIGINFO.
+    // SAFETY: the kernel passes a valid siginfo to a handler with SA_SIGINFO.
     let address = unsafe { (*info).si_addr() } as usize;
     match FLOOR.get() {
         Some(floor) if address >= floor.first => floor.answer(address),
@@ -294,7 +293,7 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
 }
 
 fn take_sigbus() -> io::Result<()> {
-    // SAFETY: all zeros is a valid sigaction; the handler only touches async-signal-safe things.
+    // SAFETY: all zeros is a valid sigaction; the handler uses only async-signal-safe operations.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = on_sigbus as *const () as usize;

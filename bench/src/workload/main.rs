@@ -1,5 +1,5 @@
-//! The program whose memory the benchmarks page: it maps anonymous memory, fills it, touches it,
-//! checks what it reads, and prints what it measured. It knows nothing of Spillway.
+//! The program whose memory the benchmarks page: it maps anonymous memory, fills it, accesses it, checks what it reads,
+//! and prints its measurements. It does not know Spillway.
 //!
 //! Started as `bench-workload SPEC`, with a [`Spec`] as JSON.
 
@@ -63,7 +63,7 @@ fn run(spec: &Spec) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Counts the pages that `/proc/self/pagemap` calls present (bit 63).
+/// Counts the pages that `/proc/self/pagemap` reports as present (bit 63).
 fn resident_pages(region: &Region) -> anyhow::Result<u64> {
     let pagemap = fs::File::open("/proc/self/pagemap")?;
     let mut entries = [0u8; PAGE];

@@ -1,4 +1,4 @@
-//! The mapping, and what its pages hold.
+//! The mapping, and the content of its pages.
 
 use std::{io, ptr, slice};
 
@@ -7,22 +7,22 @@ use rand::{Rng, SeedableRng};
 
 use crate::spec::{Content, PAGE};
 
-/// A private anonymous mapping without huge pages, made through the C library as any program's is.
+/// A private anonymous mapping without huge pages, made through the C library like any program's.
 pub struct Region {
     start: *mut u8,
     pages: usize,
 }
 
-// SAFETY: the mapping lives until the process ends, and threads touch it by volatile accesses.
+// SAFETY: the mapping lives until the process ends, and threads access it only by volatile accesses.
 unsafe impl Sync for Region {}
 // SAFETY: as above; no thread owns it.
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Maps `pages` pages; none is resident yet.
+    /// Maps `pages` pages, none of which is resident yet.
     pub fn map(pages: usize) -> io::Result<Self> {
         let bytes = pages * PAGE;
-        // SAFETY: a new private mapping, placed by the kernel, replaces nothing.
+        // SAFETY: the kernel places the new private mapping, which replaces nothing.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -43,12 +43,12 @@ impl Region {
         Ok(Self { start: start.cast(), pages })
     }
 
-    /// How many pages.
+    /// The number of pages.
     pub fn pages(&self) -> usize {
         self.pages
     }
 
-    /// Where it starts.
+    /// The start address.
     pub fn address(&self) -> usize {
         self.start as usize
     }
@@ -60,7 +60,7 @@ impl Region {
         self.start.wrapping_add(page * PAGE).cast()
     }
 
-    /// A whole page, to be filled before the threads start.
+    /// A whole page, to fill before the threads start.
     #[expect(clippy::mut_from_ref, reason = "one thread fills, and none reads meanwhile")]
     pub fn page(&self, page: usize) -> &mut [u8] {
         // SAFETY: the page lies within the mapping; the caller is the only thread.
@@ -68,18 +68,18 @@ impl Region {
     }
 }
 
-/// The first word of page `page`, by which its reader knows it.
+/// The first word of page `page`, by which a reader recognises it.
 #[inline(always)]
 pub fn signature(page: usize) -> u64 {
     (page as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1)
 }
 
-/// Writes a page: its signature, then bytes of which LZ4 makes what `content` says.
+/// Fills a page: its signature, then bytes that LZ4 compresses as `content` says.
 pub fn fill(page: &mut [u8], number: usize, content: Content) {
     let mut random = SmallRng::seed_from_u64(number as u64);
     random.fill_bytes(page);
     if content == Content::Half {
-        // Short runs of new bytes between short repeats, as text has them.
+        // Short runs of new bytes between short repeats, as in text.
         for line in page.chunks_exact_mut(64) {
             line[28..].fill(b' ');
         }

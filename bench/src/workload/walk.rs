@@ -1,4 +1,4 @@
-//! In which order a thread touches the pages.
+//! The order in which a thread accesses the pages.
 
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
@@ -10,7 +10,7 @@ use crate::spec::{Pattern, Spec};
 /// The exponent that YCSB and most cache studies use.
 const ZIPF_EXPONENT: f64 = 0.99;
 
-/// An endless sequence of pages.
+/// An endless sequence of page numbers.
 pub type Walk = Box<dyn FnMut() -> usize + Send>;
 
 /// The walk of thread `thread`. The same spec gives the same walk on every side.
@@ -21,7 +21,7 @@ pub fn of(spec: &Spec, thread: usize) -> Walk {
     let once = spec.floor.is_some_and(|floor| floor.local_pages.is_none());
     match (spec.pattern, once) {
         (Pattern::Random, false) => Box::new(move || random.random_range(0..pages)),
-        // Without eviction a page faults once only: draw without putting back.
+        // Without eviction a page faults only once, so draw without replacement.
         (Pattern::Random | Pattern::Zipf, true) => {
             let mut order: Vec<usize> = (thread * share..(thread + 1) * share).collect();
             order.shuffle(&mut random);
@@ -49,7 +49,7 @@ fn zipf(spec: &Spec, thread: usize, mut random: SmallRng) -> Walk {
     })
 }
 
-/// Spreads neighbouring ranks over the pages, one to one when their number is a power of two.
+/// Spreads neighbouring ranks over the pages, one to one if their number is a power of two.
 fn scatter(rank: usize, pages: usize) -> usize {
     let bits = pages.ilog2();
     let mut page = rank.wrapping_mul(0x9E37_79B1) & (pages - 1);
