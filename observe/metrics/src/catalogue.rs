@@ -1,4 +1,4 @@
-//! What is measured.
+//! The samples and metrics of the store, its clients, disks and lending.
 
 use spillway_types::Statistics;
 
@@ -14,13 +14,13 @@ use crate::resp::RespSample;
 pub struct Sample {
     /// The daemon's program.
     pub build: BuildSample,
-    /// Its process, where the kernel tells of it.
+    /// Its process, if the kernel reports it.
     pub process: Option<ProcessSample>,
     /// The store.
     pub store: StoreSample,
-    /// How targets are found.
+    /// The policy that sets targets.
     pub policy: PolicySample,
-    /// Who was not let in.
+    /// Refused connections.
     pub refused: RefusedSample,
     /// Each client.
     pub clients: Vec<ClientSample>,
@@ -28,15 +28,15 @@ pub struct Sample {
     pub programs: Vec<ClientSample>,
     /// Each tmem disk.
     pub disks: Vec<DiskSample>,
-    /// The RESP front end, where it has a socket.
+    /// The RESP front end, if it has a socket.
     pub resp: Option<RespSample>,
-    /// What is lent and borrowed, where that is on.
+    /// Lending, if it is on.
     pub lend: Option<LendSample>,
     /// Each other host.
     pub lend_peers: Vec<LendPeerSample>,
     /// Each borrowed device.
     pub lend_devices: Vec<LendDeviceSample>,
-    /// The section pool, where there are guests.
+    /// The section pool, if there are guests.
     pub sections: Option<SectionsSample>,
     /// Each guest.
     pub vms: Vec<VmSample>,
@@ -57,24 +57,24 @@ pub struct LendSample {
     pub swap_used_bytes: u64,
     /// What it would lend now, bytes.
     pub spare_bytes: u64,
-    /// What lies in what it has lent, bytes.
+    /// Bytes in use of the memory that it has lent.
     pub lent_used_bytes: u64,
 }
 
-/// What this host has to do with another.
+/// Another host, as this host sees it.
 #[derive(Clone, Debug, Default)]
 pub struct LendPeerSample {
     /// Its name.
     pub name: String,
-    /// What it would lend, as it said last, bytes.
+    /// Memory that it would lend, as it last reported, bytes.
     pub spare_bytes: u64,
-    /// What it has borrowed of this host, bytes.
+    /// Memory that it has borrowed from this host, bytes.
     pub lent_bytes: u64,
-    /// What this host has borrowed of it, bytes.
+    /// Memory that this host has borrowed from it, bytes.
     pub borrowed_bytes: u64,
-    /// How well it answers: `ok`, `slow`, `unreachable`, `refused` or `unknown`.
+    /// Its health: `ok`, `slow`, `unreachable`, `refused` or `unknown`.
     pub health: String,
-    /// For how long it has had this health, seconds.
+    /// How long it has had this health, seconds.
     pub health_s: u64,
 }
 
@@ -85,19 +85,19 @@ pub struct LendDeviceSample {
     pub device: u32,
     /// Its length, bytes.
     pub bytes: u64,
-    /// What lies on it, bytes.
+    /// Bytes of the device in use.
     pub used_bytes: u64,
-    /// Slabs with two copies in reach, with one, with copies of which none is in reach, and without a copy.
+    /// Slabs with two reachable copies, with one, with copies that are all unreachable, and without a copy.
     pub slabs: [u64; 4],
-    /// Pages that the second copy gave.
+    /// Pages served from the second copy because the first failed.
     pub fail_overs: u64,
     /// Pages of which no copy could be read or written.
     pub errors: u64,
-    /// Pages that wait now for a last copy whose lender does not answer.
+    /// Pages that wait for a last copy whose lender does not answer.
     pub waiting_pages: u64,
-    /// Pages that have waited for one.
+    /// Pages that have waited for such a copy.
     pub waits: u64,
-    /// The longest time that a group of requests took, microseconds.
+    /// The longest time that a batch of requests took, microseconds.
     pub longest_stall_us: u64,
 }
 
@@ -108,19 +108,19 @@ pub struct StoreSample {
     pub capacity_bytes: u64,
     /// Bytes that it takes, index included.
     pub memory_bytes: u64,
-    /// Bytes of long values on their way.
+    /// Bytes of long values in flight.
     pub in_flight_bytes: u64,
-    /// Of these, bytes of free frames.
+    /// Bytes of free frames, a part of the store's memory.
     pub free_frame_bytes: u64,
     /// Bytes of pages in files.
     pub disk_bytes: u64,
-    /// More about them, where the store has a disk.
+    /// The disk tier, if the store has a disk.
     pub disk: Option<StoreDiskSample>,
-    /// Pages that are one word all over and take no frame.
+    /// Pages whose words are all equal, which take no frame.
     pub same_filled_pages: u64,
     /// Pages that are packed.
     pub compressed_pages: u64,
-    /// Memory that equal values share, where they do.
+    /// Memory that equal values share, if sharing is on.
     pub sharing: Option<SharingSample>,
     /// Pools.
     pub pools: u64,
@@ -128,9 +128,9 @@ pub struct StoreSample {
     pub blocks: u64,
     /// Whether memory is locked against paging.
     pub memory_locked: bool,
-    /// How often the daemon was started again with its store kept.
+    /// Starts of the daemon that took over the store.
     pub restarts: u64,
-    /// Since the daemon started, seconds.
+    /// Seconds since the daemon started.
     pub uptime_seconds: u64,
 }
 
@@ -139,7 +139,7 @@ pub struct StoreSample {
 pub struct SharingSample {
     /// Values that share their memory with others.
     pub values: u64,
-    /// Bytes that this saves.
+    /// Bytes saved by sharing.
     pub saved_bytes: u64,
     /// Values for which an equal one was found after they had arrived.
     pub merged_values: u64,
@@ -156,13 +156,13 @@ pub struct StoreDiskSample {
     pub read_pages: u64,
     /// Pages written.
     pub written_pages: u64,
-    /// Pages that it did not take.
+    /// Pages that it refused.
     pub refused_pages: u64,
     /// Reads that failed or took too long.
     pub failed_reads: u64,
-    /// Reads that gave other bytes than had been written.
+    /// Reads that returned other bytes than were written.
     pub corrupt_reads: u64,
-    /// Whether it takes no pages.
+    /// Whether it accepts no pages.
     pub has_trouble: bool,
 }
 
@@ -173,19 +173,19 @@ pub struct ClientSample {
     pub name: String,
     /// Its counters.
     pub statistics: Statistics,
-    /// Connections that it has.
+    /// Its connections.
     pub connections: u32,
-    /// Bytes of its long values on their way.
+    /// Bytes of its long values in flight.
     pub in_flight_bytes: u64,
-    /// The most that the operator lets it hold, pages; `u64::MAX` is no cap.
+    /// The operator's cap, pages; `u64::MAX` means no cap.
     pub cap_pages: u64,
-    /// What the policy leaves it at any time, pages.
+    /// Pages that the policy always leaves to it.
     pub floor_pages: u64,
-    /// What its waiting counts beside 1 for others.
+    /// The weight of its waiting time; 1 by default.
     pub weight: u32,
 }
 
-/// A tmem disk at one moment, in blocks of a page but for the errors.
+/// A tmem disk at one moment, in blocks of a page, except the errors.
 #[derive(Clone, Debug, Default)]
 pub struct DiskSample {
     /// Its name.
@@ -202,7 +202,7 @@ pub struct DiskSample {
     pub file_writes: u64,
     /// Puts that the store refused.
     pub refused: u64,
-    /// Given back by the guest.
+    /// Discarded by the guest.
     pub discarded: u64,
     /// Moved from the store to the backing file.
     pub demoted: u64,
@@ -270,7 +270,7 @@ pub(crate) const STORE: [Metric<StoreSample>; 23] = [
     }),
     gauge(
         "spillway_store_shared_values",
-        "Values, and pages of longer ones, that share their memory with equal ones, when the store was last looked through.",
+        "Values, and pages of longer ones, that share their memory with equal ones, at the last scan of the store.",
         |s| Some(s.sharing?.values),
     ),
     gauge(
@@ -311,7 +311,7 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 19] = [
         "Values of more than a page that the client is putting or getting, in whole pages; those that it is putting count as used.",
         |c| Some(c.in_flight_bytes),
     ),
-    gauge("spillway_client_used_bytes", "What the client holds, in whole pages.", |c| {
+    gauge("spillway_client_used_bytes", "Memory that the client holds, in whole pages.", |c| {
         pages(c.statistics.used_pages)
     }),
     gauge(
@@ -332,15 +332,15 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 19] = [
     ),
     gauge(
         "spillway_client_floor_bytes",
-        "What the policy `utility` leaves the client at any time.",
+        "Memory that the policy `utility` always leaves to the client.",
         |c| pages(c.floor_pages),
     ),
     gauge(
         "spillway_client_weight",
-        "What the client's waiting counts for the policy `utility`, beside 1 for others.",
+        "The weight of the client's waiting time for the policy `utility`; 1 unless it is set.",
         |c| Some(u64::from(c.weight)),
     ),
-    gauge("spillway_client_debt_bytes", "What the client holds beyond its target.", |c| {
+    gauge("spillway_client_debt_bytes", "Memory that the client holds beyond its target.", |c| {
         pages(c.statistics.debt_pages())
     }),
     gauge(

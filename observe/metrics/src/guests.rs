@@ -5,11 +5,11 @@ use crate::metric::{Metric, counter, gauge};
 /// The section pool at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SectionsSample {
-    /// All of it, bytes.
+    /// The capacity, bytes.
     pub capacity_bytes: u64,
-    /// What guests have, bytes.
+    /// Memory of guests, bytes.
     pub used_bytes: u64,
-    /// What is lent to the store, bytes.
+    /// Memory lent to the store, bytes.
     pub lent_bytes: u64,
 }
 
@@ -18,25 +18,25 @@ pub struct SectionsSample {
 pub struct VmSample {
     /// Its name.
     pub name: String,
-    /// What it has, bytes; none while its monitor is out of reach.
+    /// Its size, bytes; `None` while its monitor is out of reach.
     pub size_bytes: Option<u64>,
-    /// What the policy would let it have, bytes.
+    /// Its target by the policy, bytes.
     pub target_bytes: u64,
-    /// What is set aside for its devices, bytes.
+    /// Memory reserved for its devices, bytes.
     pub set_aside_bytes: u64,
-    /// What is allocated beyond that, for when it grows, bytes.
+    /// Memory allocated beyond that for its next growth, bytes.
     pub ready_bytes: u64,
-    /// What it needs at once and could not be given, bytes.
+    /// Memory that it needs at once but could not get, bytes.
     pub wanted_bytes: u64,
-    /// What it kept of what it was to give back, bytes.
+    /// Memory that it kept although asked to return it, bytes.
     pub kept_bytes: u64,
-    /// What is available in it, bytes, as its agent says.
+    /// Available memory in it, as its agent reports, bytes.
     pub available_bytes: Option<u64>,
-    /// Processes that its kernel killed for want of memory, as its agent says.
+    /// Processes that its kernel killed for lack of memory, as its agent reports.
     pub kills: Option<u64>,
-    /// Messages of its agent that were not heard.
+    /// Messages of its agent that were ignored.
     pub ignored_messages: u64,
-    /// Changes of size that reached their aim, ended otherwise, and were refused.
+    /// Changes of size that reached their aim, that ended otherwise, and that were refused.
     pub resizes: [u64; 3],
 }
 
@@ -77,7 +77,7 @@ pub(crate) const VM: [Metric<VmSample>; 13] = [
     ),
     gauge(
         "spillway_vm_kept_bytes",
-        "Memory that the guest lately did not give back, although asked.",
+        "Memory that the guest was recently asked to return, but kept.",
         |v| Some(v.kept_bytes),
     ),
     gauge(

@@ -1,9 +1,8 @@
 //! The one catalogue of every metric, with unit and help.
 //!
-//! A metric is a row of a table: its name, what kind it is, what it means, and how its value is
-//! found in a sample. [`render`] writes a sample in the text format that Prometheus reads (version
-//! 0.0.4), [`document`] the catalogue for people. Names end in their base unit, and in `_total` when
-//! they only grow.
+//! A metric is a row of a table: its name, kind, meaning, and how to compute its value from a sample. [`render`] writes
+//! a sample in Prometheus' text format (version 0.0.4), [`document`] writes the catalogue as a page. Names end in their
+//! base unit, and in `_total` if the value only grows.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! What a metric is.
+//! The definition of a metric.
 
 use spillway_types::PAGE_BYTES;
 
-/// How a metric's value moves.
+/// How a metric's value changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It only grows, from the start of the daemon or of its store.
@@ -11,7 +11,7 @@ pub enum Kind {
     Gauge,
 }
 
-/// What a value that is one whole number counts.
+/// The unit of a raw value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
     /// The metric's unit.
@@ -25,18 +25,18 @@ pub enum Scale {
 pub struct Metric<T> {
     /// Its name, base unit last.
     pub name: &'static str,
-    /// How it moves.
+    /// How it changes.
     pub kind: Kind,
     /// What it means.
     pub help: &'static str,
-    /// What its value counts.
+    /// The unit of its raw value.
     pub scale: Scale,
-    /// Its value; none when there is no such thing, as a target without a limit.
+    /// Its value; `None` if it has none, such as a target without a limit.
     pub value: fn(&T) -> Option<u64>,
 }
 
 impl<T> Metric<T> {
-    /// The same, where the value counts millionths of the unit.
+    /// The same, with a raw value in millionths of the unit.
     pub(crate) const fn in_millionths(self) -> Self {
         Self { scale: Scale::Millionth, ..self }
     }

@@ -1,19 +1,19 @@
-//! Metrics of the policy, and of who was not let in.
+//! Metrics of the policy, and of refused connections.
 
 use crate::metric::{Metric, counter, gauge};
 
-/// How targets are found, at one moment.
+/// The policy that sets targets, at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PolicySample {
     /// The policy's name.
     pub name: &'static str,
     /// Time between two samples of the clients, µs.
     pub interval_us: u64,
-    /// smart-alloc: what a target grows or shrinks by, millionths.
+    /// smart-alloc: the step of a target, millionths.
     pub step_millionths: Option<u64>,
-    /// smart-alloc: what a client may leave unused before its target shrinks, where that was set, bytes.
+    /// smart-alloc: unused memory of a client above which its target shrinks, if set, bytes.
     pub threshold_bytes: Option<u64>,
-    /// utility: what a miss costs, µs.
+    /// utility: the cost of a miss, µs.
     pub miss_us: Option<u64>,
 }
 
@@ -34,34 +34,34 @@ pub(crate) const POLICY: [Metric<PolicySample>; 5] = [
     .in_millionths(),
     gauge(
         "spillway_policy_threshold_bytes",
-        "smart-alloc: what a client may leave unused before its target shrinks; missing if it follows from the step.",
+        "smart-alloc: memory that a client may leave unused before its target shrinks; missing if it follows from the step.",
         |p| p.threshold_bytes,
     ),
-    gauge("spillway_policy_miss_seconds", "utility: what a miss costs a client.", |p: &PolicySample| p.miss_us)
+    gauge("spillway_policy_miss_seconds", "utility: the cost of a miss for a client.", |p: &PolicySample| p.miss_us)
         .in_millionths(),
 ];
 
-/// Who was not let in.
+/// Refused connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefusedSample {
-    /// Connections of whom no client is configured for.
+    /// Connections for which no client is configured.
     pub unknown: u64,
-    /// Connections beyond those that their client may have.
+    /// Connections beyond their client's limit.
     pub at_limit: u64,
     /// Wrong secrets, certificates, passwords and tokens.
     pub authentications: u64,
 }
 
-/// Metrics of who was not let in.
+/// Metrics of refused connections.
 pub(crate) const REFUSED: [Metric<RefusedSample>; 3] = [
     counter(
         "spillway_denied_unknown_total",
-        "Times that no client was configured for a user, host or certificate that connected; over RESP also before it gives a password.",
+        "Connections of users, hosts and certificates for which no client is configured; over RESP also those that have not given a password yet.",
         |r| Some(r.unknown),
     ),
     counter(
         "spillway_denied_at_limit_total",
-        "Connections refused because their client had all the connections that it may have.",
+        "Connections refused because their client was at its limit of connections.",
         |r| Some(r.at_limit),
     ),
     counter(

@@ -1,11 +1,11 @@
-//! What the daemon's process takes of the machine. The names are those that Prometheus' own clients use.
+//! The process's use of the machine. The names are those of Prometheus' own clients.
 
 use crate::metric::{Metric, counter, gauge};
 
 /// The daemon's process at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessSample {
-    /// Time of processors, user and system, µs.
+    /// CPU time, user and system, µs.
     pub cpu_us: u64,
     /// Memory in use, bytes.
     pub resident_bytes: u64,
@@ -15,7 +15,7 @@ pub struct ProcessSample {
     pub threads: u64,
     /// Open file descriptors.
     pub open_descriptors: u64,
-    /// The most of these; none is no limit.
+    /// The limit of open descriptors; `None` means no limit.
     pub descriptors_max: Option<u64>,
     /// When it started, µs since 1970.
     pub started_us: u64,

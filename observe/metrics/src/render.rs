@@ -12,7 +12,7 @@ use crate::policy::{POLICY, REFUSED};
 use crate::process::PROCESS;
 use crate::resp::RESP;
 
-/// What kind of text [`render`] writes.
+/// The content type of [`render`]'s text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 impl Kind {
@@ -127,13 +127,13 @@ fn render_guests(out: &mut String, sample: &Sample, sections: &SectionsSample) {
 
 fn head<T>(out: &mut String, metric: &Metric<T>) {
     let Metric { name, kind, help, .. } = metric;
-    // Writing to a string does not fail.
+    // Writing to a string can't fail.
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {}", kind.name());
 }
 
 fn line<T>(out: &mut String, metric: &Metric<T>, label: &str, value: Option<u64>) {
     let Some(value) = value else { return };
-    // Writing to a string does not fail.
+    // Writing to a string can't fail.
     let _ = write!(out, "{}{label} ", metric.name);
     let _ = match metric.scale {
         Scale::One => writeln!(out, "{value}"),
@@ -141,7 +141,7 @@ fn line<T>(out: &mut String, metric: &Metric<T>, label: &str, value: Option<u64>
     };
 }
 
-/// A label's value with what the format gives a meaning put behind a backslash.
+/// Escapes a label's value for the text format.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -186,7 +186,7 @@ pub fn document() -> String {
     table(&mut out, &PROCESS);
     out.push_str("\n## The policy\n\n[policies.md](policies.md) explains them.\n\n");
     table(&mut out, &POLICY);
-    out.push_str("\n## Who was not let in\n\n");
+    out.push_str("\n## Refused connections\n\n");
     table(&mut out, &REFUSED);
     out.push_str("\n## Each client\n\nThe label `client` is its name.\n\n");
     table(&mut out, &CLIENT);
@@ -251,7 +251,7 @@ mod tests {
         let unique: HashSet<_> = rows.iter().map(|row| row.0).collect();
         assert_eq!(unique.len(), rows.len());
         for (name, kind) in rows {
-            // Those of the process have the names that every dashboard knows.
+            // Names of the process have the usual prefix of dashboards.
             let is_process = PROCESS.iter().any(|metric| metric.name == name);
             let prefix = if is_process { "process_" } else { "spillway_" };
             assert!(name.starts_with(prefix), "{name}");
@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Names of metrics in a text; a name ends where no letter or underscore follows.
+    /// The metrics that a text names. A name ends before the first character that is not a letter, digit or underscore.
     fn named_in(text: &str) -> HashSet<&str> {
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         words.filter(|word| word.starts_with("spillway_") || word.starts_with("process_")).collect()

@@ -5,19 +5,19 @@ use crate::metric::{Metric, counter, gauge};
 /// The RESP front end at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RespSample {
-    /// Connections there are.
+    /// Open connections.
     pub connections: u64,
     /// Connections that were accepted.
     pub accepted: u64,
-    /// Commands that were carried out.
+    /// Commands executed.
     pub commands: u64,
     /// Keys of all databases.
     pub keys: u64,
-    /// Keys of those that expire.
+    /// Those keys that expire.
     pub expiring_keys: u64,
     /// Reads that found their key.
     pub hits: u64,
-    /// Reads that did not.
+    /// Reads that did not find their key.
     pub misses: u64,
     /// Keys that have expired.
     pub expired: u64,

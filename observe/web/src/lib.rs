@@ -1,7 +1,7 @@
 //! The dashboard: a page in the browser that shows a daemon's store, live.
 //!
-//! Its files are part of the program. They hold no data, so anybody may have them; what the page shows it asks of the
-//! HTTP interface, with the token that the user gives it. It loads nothing from elsewhere, and nothing may frame it.
+//! Its files are embedded in the program. They contain no data, so anybody may fetch them. The page requests its data
+//! from the HTTP interface with the user's token. It loads nothing from other hosts, and no other page may frame it.
 
 #![forbid(unsafe_code)]
 
@@ -12,8 +12,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-/// What the page may load and do: its own files, and its own daemon. A form that JavaScript does not take is not
-/// sent, so that a token never ends in an address.
+/// What the page may load and do: only its own files and its own daemon. A form without JavaScript is not submitted, so
+/// that a token never appears in an address.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; object-src 'none'; form-action 'none'; \
                       frame-ancestors 'none'";
 
@@ -53,7 +53,7 @@ const FILES: [File; 14] = [
 ];
 
 impl File {
-    /// Names this version of the file.
+    /// The entity tag of this version of the file.
     fn tag(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.text.hash(&mut hasher);
@@ -77,7 +77,7 @@ impl File {
     }
 }
 
-/// The page at `/` and its files beside it, for anybody.
+/// Serves the page at `/` and its files, to anybody.
 pub fn router() -> Router {
     FILES.into_iter().fold(Router::new(), |router, file| {
         router.route(file.path, get(move |asked: HeaderMap| async move { file.answer(&asked) }))
@@ -118,11 +118,11 @@ mod tests {
         assert_eq!(ask("/index.html", None).await.status(), StatusCode::NOT_FOUND);
     }
 
-    /// The policy would stop them in the browser: here they are seen sooner.
+    /// The browser's policy would block them too; this test finds them earlier.
     #[test]
     fn nothing_is_inline_or_from_elsewhere() {
         for file in FILES {
-            // XML's own names are addresses that nobody opens.
+            // XML namespaces are addresses that are never opened.
             let text = file.text.replace("http://www.w3.org/", "");
             for word in ["http:", "https:", " style=", " onclick=", "innerHTML", "eval("] {
                 assert!(!text.contains(word), "{} has {word}", file.path);

@@ -1,12 +1,12 @@
-// Asks the daemon. The token stays in this tab, and goes nowhere but into the header of a request.
+// Requests to the daemon. The token stays in this tab, and is sent only in a request's header.
 
 const KEY = "spillway-token";
 const TIMEOUT_MS = 10_000;
 
-/** The daemon's no: its own line says why. */
+/** The daemon refused the request, with a reason. */
 export class Refused extends Error {}
 
-/** The daemon wants a token, or another one. */
+/** The daemon requires a token, or another one. */
 export class NoToken extends Error {}
 
 /** The daemon does not answer. */
@@ -18,7 +18,7 @@ export const token = {
   forget: () => sessionStorage.removeItem(KEY),
 };
 
-/** Takes a token out of the address (#token=...), which must not show it, nor keep it. */
+/** Moves a token out of the address (#token=...), so that the address neither shows nor keeps it. */
 export function takeTokenFromAddress() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
   if (given === null) return false;

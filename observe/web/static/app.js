@@ -8,13 +8,13 @@ import { Lending } from "./lending.js";
 import { PolicyForm } from "./policy.js";
 import { Series } from "./series.js";
 
-/** Between two looks at what changes rarely: caps, pools, devices, the policy. */
+/** Interval of requests for rarely changing state: caps, pools, devices, the policy. */
 const DETAILS_MS = 5000;
-/** The same when there is a client of which only samples are known. */
+/** The same while a client is known only from samples. */
 const LEAST_MS = 900;
-/** Samples are asked for at least so often, so that a daemon that has gone is seen. */
+/** Longest interval of requests for samples, so that a lost daemon is noticed. */
 const LOOK_MS = 5000;
-/** Nobody sees what changes faster. */
+/** Shortest interval: faster changes are not visible. */
 const SOONEST_MS = 250;
 const RETRY_MS = [1000, 2000, 4000, 8000, 15_000, 30_000];
 const THEMES = ["auto", "light", "dark"];
@@ -48,7 +48,7 @@ function later(time_ms) {
   timer = setTimeout(follow, time_ms);
 }
 
-/** Asks for what is new, shows it, and comes again. */
+/** Requests new samples, shows them, and schedules the next request. */
 async function follow() {
   if (busy) return;
   busy = true;
@@ -72,7 +72,7 @@ async function sample() {
   while (more) {
     const since = series.last;
     const answer = await get(`/v1/history?since=${since}`);
-    // Another run of the daemon numbers anew: all of it is asked for once more.
+    // A restarted daemon numbers its samples from 1: request all of them again.
     more = !series.add(answer) || (answer.last < answer.newest && answer.last > since);
     if (series.last === 0) detailed_ms = -Infinity;
   }
@@ -104,7 +104,7 @@ function failed(error) {
   lost();
 }
 
-/** Says that the daemon is away, and when it is tried again. */
+/** Shows that the connection is lost, and when the next attempt is. */
 function lost() {
   const wait_ms = RETRY_MS[Math.min(failures, RETRY_MS.length - 1)];
   failures += 1;
@@ -163,7 +163,7 @@ at("theme").addEventListener("click", () => {
   theme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]);
 });
 addEventListener("hashchange", () => takeTokenFromAddress() && follow());
-// A tab that nobody saw may have slept.
+// A hidden tab may have been suspended.
 document.addEventListener("visibilitychange", () => !document.hidden && token.get() && follow());
 
 const chosen = localStorage.getItem("spillway-theme");

@@ -1,4 +1,4 @@
-// What is on the page once the daemon answers: figures, charts, tables.
+// The page's content once the daemon answers: figures, charts, tables.
 
 import { Chart } from "./chart.js";
 import { byteTicks, bytes, clock, count, countTicks, limit, pages, percent, rate, shortNames, PAGE_BYTES } from "./format.js";
@@ -6,9 +6,9 @@ import { Legend, swatch, write } from "./legend.js";
 import { firstAfter } from "./series.js";
 import { Table } from "./tables.js";
 
-/** Clients that have a line: as many as there are looks. */
+/** Most clients with a line: the number of line styles. */
 const LINES_MAX = 8;
-/** Rows of a table beside a chart, and of a table of clients, pools or devices. */
+/** Most rows of a chart's table, and of a table of clients, pools or devices. */
 const TIMES_MAX = 12;
 const ROWS_MAX = 200;
 
@@ -53,14 +53,14 @@ export class Board {
     this.#known = known;
   }
 
-  /** Whether there are clients now of which no details are known. */
+  /** Whether any present client has no details yet. */
   hasStrangers() {
     const known = new Set(this.#known.clients.map((client) => client.name));
     const there = ([name, client]) => client.used_pages.at(-1) !== null && !known.has(name);
     return [...this.series.clients].some(there);
   }
 
-  /** Holds what is shown, or goes on with what is there by now. */
+  /** Freezes the page, or continues with the present samples. */
   pause(paused) {
     this.paused = paused;
     this.draw();
@@ -83,7 +83,7 @@ export class Board {
     this.#pools();
   }
 
-  /** Clients with a line keep its look; the others get one by what they hold, when it is free. */
+  /** Clients with a line keep its style. The others get a free style, the largest clients first. */
   #giveLooks() {
     const { begin, end } = this.view;
     const there = (name) => this.series.clients.get(name)?.used_pages.slice(begin, end).some((used) => used !== null);

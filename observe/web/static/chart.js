@@ -9,12 +9,12 @@ const RIGHT = 12;
 const LABELS = 96;
 const TOP = 12;
 const BOTTOM = 24;
-/** From this width on, lines have their names at their ends. */
+/** From this width, lines are labelled at their ends. */
 const WIDE = 640;
-/** Between two names, pixels. */
+/** Distance of two labels, pixels. */
 const LABEL_HEIGHT = 14;
 
-/** One for each look, around 0 0. */
+/** A marker for each line style, centred at 0 0. */
 export const MARKERS = [
   "M-3.5 0a3.500 3.500 0 1 0 7 0a3.500 3.500 0 1 0-7 0",
   "M-3-3h6v6h-6z",
@@ -33,7 +33,7 @@ export function element(name, attributes = {}, ...children) {
   return made;
 }
 
-/** Times between lines of the axis, seconds, by what the axis spans. */
+/** Seconds between the axis's grid lines, by the span of the axis. */
 const timeStep = (seconds) => [10, 15, 30, 60, 300, 600, 900].find((step) => seconds / step <= 6) ?? 900;
 
 export class Chart {
@@ -43,7 +43,7 @@ export class Chart {
   #cursor = element("g", { class: "cursor" });
   #size = { width: 600, height: 240 };
 
-  /** `point` is called with the time that the user points at, or null; `read` gives that in words. */
+  /** `point` is called with the time under the pointer, or null; `read` returns its description. */
   constructor(figure, { format, ticks, point, read }) {
     this.#figure = figure;
     this.#svg = figure.querySelector("svg");
@@ -135,7 +135,7 @@ export class Chart {
     return group;
   }
 
-  /** Eight over the axis, which stay with their samples; each line has its own, so that none hides another. */
+  /** Positions of eight markers along the axis, fixed to samples. They differ between lines, so that no marker hides another. */
   #markerPlaces({ values, look }) {
     const { times, begin, end, from_ms, to_ms } = this.#view;
     const step = (to_ms - from_ms) / 8;
@@ -147,7 +147,7 @@ export class Chart {
     return places;
   }
 
-  /** Names at the ends of lines, moved apart. */
+  /** Labels at the ends of lines, moved apart. */
   #labels() {
     if (this.#right !== this.#size.width - LABELS) return [];
     const { lines, end } = this.#view;

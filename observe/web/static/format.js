@@ -1,16 +1,16 @@
-// Numbers as people read them, with their units, and where an axis has its lines.
+// Formats numbers with their units, and computes an axis's grid lines.
 
 export const PAGE_BYTES = 4096;
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** Three digits that count. */
+/** Three significant digits. */
 function short(number) {
   if (number === 0) return "0";
   const digits = number >= 100 ? 0 : number >= 10 ? 1 : 2;
   return number.toFixed(digits).replace(/\.0+$|(\.\d*[1-9])0+$/, "$1");
 }
 
-/** Bytes in the unit that leaves a number below 1024; 0 in MiB, what most are. */
+/** Bytes in the unit that leaves a number below 1024; 0 is in MiB, the most frequent unit. */
 export function bytes(count) {
   if (!count) return "0 MiB";
   let unit = 0;
@@ -24,10 +24,10 @@ export function bytes(count) {
 
 export const pages = (count) => bytes(count * PAGE_BYTES);
 
-/** A limit of pages; null is none. */
+/** A limit in pages; null means no limit. */
 export const limit = (count) => (count === null ? "no limit" : pages(count));
 
-/** A count, with k, M or G where it is long. */
+/** A count, with k, M or G if it is long. */
 export function count(number) {
   for (const [size, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
     if (number >= size) return `${short(number / (letter === "k" ? 1e3 : size))} ${letter}`;
@@ -48,7 +48,7 @@ export function clock(at_ms, coarse = false) {
   return coarse ? text : `${text}:${two(time.getSeconds())}`;
 }
 
-/** Lines of an axis from 0 to at least `most`: some four, at a multiple of `steps` of a power of `base`. */
+/** Grid lines from 0 to at least `most`: about four, at multiples of one of `steps` times a power of `base`. */
 function ticks(most, base, steps) {
   const rough = Math.max(most, 1) / 4;
   let power = 1;
@@ -62,7 +62,7 @@ function ticks(most, base, steps) {
 export const byteTicks = (most) => ticks(Math.max(most, 1 << 20), 1024, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]);
 export const countTicks = (most) => ticks(most, 10, [1, 2, 5]);
 
-/** Names that are told apart by what stands after their last colon are as short as that. */
+/** Shortens names to the part after their last colon, if these parts differ. */
 export function shortNames(names) {
   const tails = names.map((name) => name.slice(name.lastIndexOf(":") + 1));
   const times = new Map();

@@ -8,17 +8,17 @@ import { Legend, write } from "./legend.js";
 import { firstAfter } from "./series.js";
 import { Table } from "./tables.js";
 
-/** Most moments that are kept, and guests that have a line: as many as there are looks. */
+/** Most samples that are kept, and most guests with a line: the number of line styles. */
 const MOMENTS_MAX = 3600;
 const LINES_MAX = 8;
-/** Rows of the table. */
+/** Most rows of the table. */
 const ROWS_MAX = 200;
 
 const at = (id) => document.getElementById(id);
 const size = (count) => (count === null || count === undefined ? "–" : bytes(count));
 const some = (count) => (count ? bytes(count) : "–");
 
-/** The sizes of guests at moments, as long as each other. */
+/** The sizes of guests over time, in columns of the same length. */
 export class Sizes {
   at_ms = [];
   guests = new Map();
@@ -30,7 +30,7 @@ export class Sizes {
       const columns = this.guests.get(name);
       for (const column of Object.values(columns)) while (column.length < this.at_ms.length - 1) column.push(null);
       columns.size.push(size_bytes);
-      // A guest that does not run has no use for what the policy would give it.
+      // A guest that does not run has no target.
       columns.target.push(size_bytes === null ? null : target_bytes || null);
     }
     const old = Math.max(0, this.at_ms.length - MOMENTS_MAX);
@@ -39,7 +39,7 @@ export class Sizes {
   }
 }
 
-/** One row a guest. */
+/** A row for each guest. */
 export function guestRows(vms) {
   return vms.slice(0, ROWS_MAX).map((vm) => ({
     id: vm.name,
@@ -60,7 +60,7 @@ export function guestRows(vms) {
 }
 
 export class Guests {
-  /** There are some: they are asked for with each sample then. */
+  /** Whether there are guests: then they are requested with each sample. */
   any = false;
   #board;
   #sizes = new Sizes();
@@ -86,7 +86,7 @@ export class Guests {
     this.any = vms.length > 0;
     at("guests").hidden = !this.any;
     if (!this.any) return;
-    // Another run of the daemon: what an earlier one said is of the past.
+    // The daemon was restarted: drop the earlier samples.
     if (this.#run_ms !== this.#board.series.run_ms) this.#sizes = new Sizes();
     this.#run_ms = this.#board.series.run_ms;
     this.#sizes.add(Date.now(), vms);

@@ -1,8 +1,8 @@
-// The lines of a chart by name, with their values at the time that is pointed at. A press hides or shows one.
+// A chart's legend: the lines' names, and their values at the time under the pointer. A click hides or shows a line.
 
 import { MARKERS, element } from "./chart.js";
 
-/** A short piece of a line as the chart draws it. */
+/** A sample of a line, as the chart draws it. */
 export function swatch({ look, dashed, marked, limit }) {
   const classes = limit ? "limit" : `look-${look}${dashed ? " dashed" : ""}`;
   const group = element("g", { class: `line ${classes}` }, element("path", { d: "M1 6h26" }));
@@ -12,7 +12,7 @@ export function swatch({ look, dashed, marked, limit }) {
   return element("svg", { viewBox: "0 0 28 12", width: 28, height: 12, "aria-hidden": "true" }, group);
 }
 
-/** Changes a text only where it differs, so that nothing moves and nobody is told twice. */
+/** Changes a text only if it differs, so that nothing moves and screen readers do not repeat it. */
 export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }

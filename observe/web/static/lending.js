@@ -1,16 +1,16 @@
-// Who lends what to whom: this host, its loans and the other hosts. Nothing is shown where lending is off.
+// Who lends what to whom: this host, its loans and the other hosts. Hidden while lending is off.
 
 import { get } from "./api.js";
 import { bytes, percent } from "./format.js";
 import { write } from "./legend.js";
 import { Table } from "./tables.js";
 
-/** Rows of a table. */
+/** Most rows of a table. */
 const ROWS_MAX = 200;
 
 const at = (id) => document.getElementById(id);
 
-/** A host's part in a line. */
+/** A line about a host's role and memory. */
 function inWords({ host, role, waiting, draining, dry_run, memory, spare_bytes }) {
   const marks = [waiting && "waits for lenders", draining && "drained", dry_run && "dry run"].filter(Boolean);
   const share = (part) => percent(part, memory.total_bytes);
@@ -18,12 +18,12 @@ function inWords({ host, role, waiting, draining, dry_run, memory, spare_bytes }
   return `${[`${host}: ${role}`, ...marks].join(", ")}. Memory ${share(memory.used_bytes)} used (${thresholds}); can spare ${bytes(spare_bytes)}.`;
 }
 
-/** A state, with the health of the host behind it unless that is well. */
+/** A state, followed by the host's health unless that is ok. */
 export function stateOf({ state, health }) {
   return health === "ok" ? state : `${state}, ${health}`;
 }
 
-/** One row a host: what it can spare, how well it answers, since when, and why not. */
+/** A row for each host: its spare memory, its health, since when, and the reason. */
 export function peerRows(peers) {
   return peers.slice(0, ROWS_MAX).map((peer) => ({
     id: peer.name,
@@ -31,7 +31,7 @@ export function peerRows(peers) {
   }));
 }
 
-/** One row a loan: who lends, who borrows, how much, and how it stands. */
+/** A row for each loan: lender, borrower, size and state. */
 export function loanRows({ host, lent, borrowed, devices }) {
   const device = (loan) => devices.find((it) => it.device === loan.device)?.path || "–";
   const given = lent.map((loan) => ({

@@ -1,4 +1,4 @@
-// The form that chooses who gets the memory. What is wrong is said in the daemon's own words.
+// The form for the policy. Errors are shown in the daemon's words.
 
 import { Refused, get, put } from "./api.js";
 import { PAGE_BYTES, pages } from "./format.js";
@@ -9,7 +9,7 @@ const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", miss_us: "p
 
 const at = (id) => document.getElementById(id);
 
-/** A number if it is one; else the text, of which the daemon says what it thinks. */
+/** A number, if it is one; else the text, which the daemon refuses with a reason. */
 function number(text, scale) {
   const value = Number(text.replace(",", "."));
   if (!Number.isFinite(value)) return text;
@@ -29,10 +29,10 @@ export function inWords({ policy, p, threshold_pages, miss_us, interval_ms }) {
 export class PolicyForm {
   #kinds = [];
   #form = at("policy");
-  /** Whether the user has changed something that the daemon does not know yet. */
+  /** Whether the user has changed a field that is not set yet. */
   #touched = false;
 
-  /** `failed` is told what was not the daemon's no. */
+  /** `failed` gets errors other than the daemon's refusals. */
   constructor(failed) {
     this.failed = failed;
     this.#form.addEventListener("input", () => {
@@ -45,7 +45,7 @@ export class PolicyForm {
     });
   }
 
-  /** Shows the daemon's policy. What the user is about to set stays. */
+  /** Shows the daemon's policy. Keeps fields that the user has changed. */
   async refresh() {
     if (this.#kinds.length === 0) this.#offer(await get("/v1/policies"));
     this.#show(await get("/v1/policy"));
@@ -68,7 +68,7 @@ export class PolicyForm {
     this.#fit();
   }
 
-  /** Only what means something to the policy can be filled in. */
+  /** Enables only the fields that apply to the policy. */
   #fit() {
     const kind = this.#kinds.find(({ policy }) => policy === at("policy-name").value);
     write(at("policy-summary"), kind?.summary ?? "");

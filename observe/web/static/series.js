@@ -1,4 +1,4 @@
-// What the daemon said of each sample, put together: one array a figure, all as long as the times.
+// The daemon's samples by column: an array for each figure, all of the same length.
 
 /** Most samples that are kept. */
 const SAMPLES_MAX = 3600;
@@ -21,16 +21,16 @@ export class Series {
     this.at_ms = [];
     this.elapsed_ms = [];
     this.store = columns(STORE, 0);
-    /** By name; null where a client was not there. A target without a limit is Infinity. */
+    /** By name; null while a client did not exist. A target without a limit is Infinity. */
     this.clients = new Map();
-    /** Names of paged programs, whose pages are local frames: the totals are the store's. */
+    /** Names of paged programs. Their pages are local frames, so they do not count in the store's totals. */
     this.programs = new Set();
     this.totals = columns(TOTALS, 0);
     this.capacity_bytes = 0;
     this.interval_ms = 1000;
   }
 
-  /** Takes an answer of /v1/history. False when it is another run's: it is to be asked for from the start. */
+  /** Adds an answer of /v1/history. Returns false if it is another run's: then request it from the start. */
   add(answer) {
     if (this.run_ms !== answer.run_ms) {
       const fresh = this.run_ms === null;
@@ -64,7 +64,7 @@ export class Series {
     }
   }
 
-  /** Makes all columns as long as the times, and gives up what is too old, with the clients that were only there. */
+  /** Extends all columns to the same length, and drops old samples and the clients without others. */
   #level() {
     const length = this.at_ms.length;
     const old = Math.max(0, length - SAMPLES_MAX);
@@ -87,17 +87,17 @@ export class Series {
     return this.at_ms.at(-1) ?? 0;
   }
 
-  /** The places of samples from one time to another, end excluded. */
+  /** The indexes of the samples from one time to another, end excluded. */
   within(from_ms, to_ms) {
     return [firstAfter(this.at_ms, from_ms - 1), firstAfter(this.at_ms, to_ms)];
   }
 
-  /** Counts of a client, or of all, per second; null where it was not there. */
+  /** Counts of a client, or of all, per second; null while it did not exist. */
   rates(of, name) {
     return of[name].map((value, at) => (value === null ? null : this.#perSecond(value, at)));
   }
 
-  /** A count at one place, per second. */
+  /** A count at an index, per second. */
   rate(of, name, at) {
     return this.#perSecond(of[name][at] ?? 0, at);
   }
@@ -107,7 +107,7 @@ export class Series {
   }
 }
 
-/** The first place whose time is later. */
+/** The first index whose time is later. */
 export function firstAfter(times, time) {
   let [low, high] = [0, times.length];
   while (low < high) {
@@ -118,7 +118,7 @@ export function firstAfter(times, time) {
   return low;
 }
 
-/** The place whose time is nearest, of those from `begin` to `end`; -1 when there are none. */
+/** The index from `begin` to `end` with the nearest time; -1 if there is none. */
 export function nearest(times, time, begin, end) {
   if (begin >= end) return -1;
   const after = Math.min(Math.max(firstAfter(times, time), begin), end - 1);
@@ -126,7 +126,7 @@ export function nearest(times, time, begin, end) {
   return time - times[before] <= times[after] - time ? before : after;
 }
 
-/** Places to draw: all, or the lowest and highest of each of `buckets` stretches when there are too many. */
+/** Indexes to draw: all, or the lowest and highest of each of `buckets` parts if there are too many. */
 export function thin(values, begin, end, buckets) {
   const size = Math.ceil((end - begin) / buckets);
   const places = [];

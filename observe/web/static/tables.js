@@ -1,4 +1,4 @@
-// Tables whose rows stay the same elements while their values change. Text is only ever set as text.
+// Tables that keep the elements of their rows while values change. Text is always set as text, never as HTML.
 
 import { write } from "./legend.js";
 
