@@ -73,7 +73,7 @@ impl Drop for Hurry {
     }
 }
 
-/// The file beside `state`, which keeps the former `memory.high`.
+/// The file that keeps the former `rcu_expedited`. It lies beside `state`, which keeps the former `memory.high`.
 pub fn kept(state: &Path) -> PathBuf {
     state.with_file_name("rcu_expedited")
 }

@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// A worker by the shell: block 7 takes for ever, block 9 is refused.
+    /// A worker that is a shell script: block 7 takes forever, block 9 is refused.
     fn mover() -> Mover {
         let mut shell = Command::new("sh");
         let script = "while read -r number word; do case $number in 7) exec sleep 60;; 9) echo busy;; *) echo ok;; esac; done";
@@ -293,7 +293,7 @@ mod tests {
         let took = run(&mut mover, &[8, 7, 9, 1]);
         assert_eq!(mover.failed(), 2);
         assert!(took >= BLOCK_TIME && took < 3 * BLOCK_TIME, "{took:?}");
-        // Three are enough: it does not come to the one that would take for ever.
+        // Three are enough: it does not reach the block that takes forever.
         assert!(run(&mut mover, &[1, 2, 3, 7]) < BLOCK_TIME);
         assert_eq!(mover.failed(), 0);
     }
@@ -330,7 +330,7 @@ mod tests {
     fn a_worker_that_ends_takes_nothing_with_it_that_it_was_told() {
         let done = tempfile::NamedTempFile::new().unwrap();
         let mut shell = Command::new("sh");
-        // Each does two, and ends.
+        // Each worker changes two blocks and ends.
         let script =
             r#"for i in 1 2; do read -r number word; echo "$number" >>"$0"; echo ok; done"#;
         shell.args(["-c", script]).arg(done.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(mover.failed(), 2);
     }
 
-    /// A worker that never answers, and writes down what it is told.
+    /// A worker that never answers, and records its commands.
     fn silent(told: &Path) -> Mover {
         let mut shell = Command::new("sh");
         let script = r#"while read -r line; do echo "$line" >>"$0"; done"#;
@@ -404,7 +404,7 @@ mod tests {
             assert_eq!(mover.deadline(), Some(5 * second + time));
             mover.go_on(5 * second + time - Duration::from_nanos(1));
             assert_eq!((mover.failed(), mover.handed.front()), (0, Some(&(3, wish))));
-            // The next one's time begins with it.
+            // The time limit of the next block starts now.
             mover.go_on(5 * second + time);
             assert_eq!((mover.failed(), mover.handed.front()), (1, Some(&(2, wish))));
             assert_eq!(mover.deadline(), Some(5 * second + 2 * time));

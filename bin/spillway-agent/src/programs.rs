@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn a_user_pays_for_what_was_granted_however_the_call_ends() {
         use crate::quota::BYTES;
-        // How much was granted, if the host answers; and whether the program has gone meanwhile.
+        // How much was granted, if the host answers, and whether the program has ended meanwhile.
         for (granted, is_gone) in
             [(Some(0), false), (Some(7), false), (Some(BYTES), false), (None, false)]
                 .into_iter()
@@ -418,7 +418,7 @@ mod tests {
         let mut streams = Vec::new();
         for taken in 1..=CLIENTS_MAX {
             streams.push(setup.connect());
-            // So that the places are there to take, whoever runs the test.
+            // Use another user, so that the test's own user does not limit the connections.
             setup.programs.clients.iter_mut().for_each(|client| client.user = 2000);
             setup.programs.accept(NOW);
             setup.programs.clients.iter_mut().for_each(|client| client.user = 1000);

@@ -28,7 +28,7 @@ struct Used {
 }
 
 impl Quota {
-    /// Counts a call of a user, for so many bytes.
+    /// Counts a call of a user for this many bytes.
     ///
     /// # Errors
     /// Why it is refused, as a message for the user.
@@ -116,7 +116,7 @@ mod tests {
         let end = SECOND + WINDOW;
         quota.call(end - Duration::from_nanos(1), 1000, 1).unwrap_err();
         quota.call(end, 1000, BYTES).unwrap();
-        // The next one begins there.
+        // The next window begins then.
         quota.call(end + WINDOW - Duration::from_nanos(1), 1000, 1).unwrap_err();
         quota.call(end + WINDOW, 1000, 1).unwrap();
     }
@@ -129,7 +129,7 @@ mod tests {
         }
         quota.call(SECOND, 1000, BYTES).unwrap();
         assert!(quota.call(SECOND, 1000, 0).unwrap_err().contains("12 times"));
-        // More than was taken is not given back, and who took nothing gets nothing.
+        // No more than the used amount is credited, and a user without calls gets nothing.
         quota.refund(1000, u64::MAX);
         quota.refund(1001, 5);
         assert_eq!(quota.users[&1000].bytes, 0);

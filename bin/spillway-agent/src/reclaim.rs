@@ -82,7 +82,7 @@ impl Idle {
     }
 
     /// Pauses: for some seconds, or for a minute if some was dropped before, and longer if that repeats. Returns how
-    /// much was dropped.
+    /// much was dropped before the pause.
     pub fn pause(&mut self, now: Duration) -> u64 {
         let dropped = std::mem::take(&mut self.dropped);
         let time = if dropped > 0 {
@@ -126,19 +126,19 @@ impl Reclaimer {
         file.exists().then_some(Self { file, knows_swappiness: true, running: None })
     }
 
-    /// As with a kernel that can't exclude programs' memory.
+    /// Behaves like a kernel that can't exclude programs' memory.
     #[cfg(test)]
     pub fn forget_swappiness(&mut self) {
         self.knows_swappiness = false;
     }
 
-    /// What was begun has come to its end, whether that was seen or not.
+    /// Whether the last drop has ended, even if that was not noticed yet.
     #[cfg(test)]
     pub fn is_done(&self) -> bool {
         self.running.as_ref().is_none_or(|(_, thread)| thread.is_finished())
     }
 
-    /// Nothing is under way.
+    /// Whether no drop is in progress.
     pub fn is_idle(&self) -> bool {
         self.running.is_none()
     }
@@ -146,7 +146,7 @@ impl Reclaimer {
     /// Starts to drop `bytes`.
     ///
     /// # Errors
-    /// There are no threads left; or the kernel would swap, which page cache is not worth.
+    /// There are no threads left, or the kernel would also swap: dropping page cache is not worth that.
     pub fn start(&mut self, bytes: u64, has_swap: bool) -> io::Result<()> {
         if has_swap && !self.knows_swappiness {
             return Err(io::Error::new(
@@ -165,17 +165,17 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// What was dropped, once that is done.
+    /// The result of a drop that has ended: how much was dropped.
     ///
     /// # Errors
-    /// The kernel found too little that it could drop.
+    /// The kernel found too little to drop.
     pub fn ended(&mut self) -> Option<io::Result<u64>> {
         self.running.as_ref().filter(|(_, thread)| thread.is_finished())?;
         let (bytes, thread) = self.running.take()?;
-        // It can't panic: the agent would have ended.
+        // A panic would have ended the agent.
         let done = thread.join().unwrap_or(Ok(()));
         match done {
-            // The next try goes without: it is started only where there is no swap space.
+            // The next attempt does not exclude programs' memory: it starts only without swap space.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput && self.knows_swappiness => {
                 self.knows_swappiness = false;
                 Some(Ok(0))
@@ -192,7 +192,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const TERMS: Terms = Terms { reserve: 64 * MIB, most: 4096 * MIB, block: 128 * MIB };
 
-    /// A guest of 2 GiB whose page cache takes most of what is available.
+    /// A guest of 2 GiB, most of whose available memory is page cache.
     fn sample() -> Sample {
         Sample {
             total: 2048 * MIB,
@@ -208,7 +208,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Gives samples once a second, and says when there was a step and how much.
+    /// Passes a sample each second. Returns the time and size of each step.
     fn run(idle: &mut Idle, seconds: std::ops::Range<u64>, sample: &Sample) -> Vec<(u64, u64)> {
         let step = |second| {
             let bytes = idle.step(at(second), sample, &TERMS).0?;
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(idle.step(at(14), &large, &TERMS), (Some(64 * MIB), 0));
         let small = Sample { cached: 15 * MIB, ..sample() };
         assert_eq!(idle.step(at(15), &small, &TERMS), (None, 0));
-        // What was dropped is said when a pause begins.
+        // The dropped amount is reported when a pause begins.
         let pressed = Sample { refaults: 1000, ..small };
         assert_eq!(idle.step(at(16), &pressed, &TERMS), (None, 80 * MIB));
     }
@@ -253,7 +253,7 @@ mod tests {
             second += pause;
             assert_eq!(steps, [(second, 20 * MIB)], "{minutes}");
         }
-        // A minute without is a new beginning.
+        // After a minute without pressure the pauses start short again.
         run(&mut idle, second + 1..second + 100, &pressed);
         pressed.refaults += 100;
         assert_eq!(run(&mut idle, second + 100..second + 160, &pressed), []);
@@ -287,11 +287,11 @@ mod tests {
         run(&mut idle, 0..62, &sample());
         let pressed = Sample { swap_ins: 1, ..sample() };
         assert_eq!(run(&mut idle, 62..70, &pressed), []);
-        // Nothing was dropped since: by itself this is a rest of some seconds.
+        // Nothing was dropped since, so the pause is only some seconds.
         let again = Sample { swap_ins: 2, ..sample() };
         assert_eq!(run(&mut idle, 70..122, &again), []);
         assert_eq!(run(&mut idle, 122..123, &again).len(), 1);
-        // It makes one that is nearly over longer.
+        // It extends a pause that is nearly over.
         let mut idle = Idle::new(at(0));
         run(&mut idle, 0..5, &sample());
         assert_eq!(run(&mut idle, 5..15, &pressed), []);
@@ -303,9 +303,9 @@ mod tests {
     fn nothing_is_dropped_where_nothing_more_could_be_given() {
         for useless in [
             Sample { returnable: 0, ..sample() },
-            // All of it is offered as it is.
+            // All of it is offered without that.
             Sample { returnable: 500 * MIB, used_cache: 500 * MIB, ..sample() },
-            // The reserve is near.
+            // The reserve is almost reached.
             Sample { available: 128 * MIB, ..sample() },
         ] {
             assert_eq!(run(&mut Idle::new(at(0)), 0..100, &useless), [], "{useless:?}");
@@ -336,7 +336,7 @@ mod tests {
         assert!(!reclaimer.is_idle());
         assert_eq!(ended(&mut reclaimer).unwrap(), 7 * MIB);
         assert_eq!(fs::read_to_string(&file).unwrap(), "7340032 swappiness=0");
-        // An older kernel does not know how.
+        // An older kernel does not support this.
         reclaimer.knows_swappiness = false;
         assert!(reclaimer.start(MIB, true).is_err() && reclaimer.is_idle());
         reclaimer.start(MIB, false).unwrap();

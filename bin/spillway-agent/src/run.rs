@@ -38,7 +38,7 @@ use changes::{Arrival, Counted, Job};
 use group::{Group, allow_large_mappings};
 use requests::Origin;
 
-/// How long a request is remembered that the host does not answer.
+/// How long an unanswered request to the host is remembered.
 const ASKED_TIME: Duration = Duration::from_secs(2 * CALL_TIME.as_secs());
 /// The longest sleep.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Runs the agent.
 ///
 /// # Errors
-/// This is no guest in which an agent could do anything: the line says what is missing.
+/// The agent can't work in this guest; the error says what is missing.
 pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     let mut ends = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|it| ends.add(it));
@@ -77,27 +77,27 @@ struct Agent {
     blocks: Blocks,
     port: Port<FromHost>,
     programs: Programs,
-    /// None where there are no windows.
+    /// `None` without windows.
     windows: Option<Handle>,
     mover: Mover,
     hurry: Hurry,
-    /// None where there is no such control group yet.
+    /// `None` while there is no such control group.
     high: Option<High>,
     group: Option<Group>,
     root: PathBuf,
     keep_overcommit: bool,
-    /// None where the kernel can't be told to drop page cache.
+    /// `None` if the kernel can't drop page cache on request.
     reclaimer: Option<Reclaimer>,
     idle: Idle,
-    /// Since the first hello.
+    /// `None` before the first hello.
     watch: Option<Watch>,
-    /// The host has said hello on the connection that is open now.
+    /// Whether the host has sent a hello on the present connection.
     is_greeted: bool,
     profile: Option<Profile>,
     interval: Duration,
     status_at: Duration,
     sample_at: Duration,
-    /// The last sample, whose slow parts are taken again after some time.
+    /// The last sample. Its slower parts are read less often.
     sample: Sample,
     slow_at: Duration,
     counted: Counted,
@@ -119,7 +119,7 @@ impl Agent {
             if let Err(error) = &opened {
                 let name = group.name.display();
                 eprintln!(
-                    "spillway-agent: control group {name}: {error}; until it is there, polling alone watches the reserve"
+                    "spillway-agent: control group {name}: {error}; until it exists, only polling watches the reserve"
                 );
             }
             opened.ok()
@@ -154,7 +154,7 @@ impl Agent {
         })
     }
 
-    /// Does all that is due at a time; says when more is, unless something comes before.
+    /// Does all work that is due at this time. Returns when more is due, unless an event comes first.
     fn turn(&mut self, now: Duration) -> Duration {
         let mut news = Vec::new();
         self.port.go_on(now, |it| news.push(it));
@@ -224,7 +224,7 @@ impl Agent {
                 let until = now + Duration::from_millis(timeout_ms.into());
                 self.start_job(now, Job { id, wanted_bytes: bytes, since: now, until });
             }
-            // It has taken what it wanted.
+            // The host has taken all that it wanted.
             FromHost::Online => {
                 self.end_job(now);
                 self.hurry.end();
@@ -255,7 +255,7 @@ impl Agent {
             );
         }
         match &mut self.watch {
-            // A busy host says hello again and again: what was seen so far still holds.
+            // A busy host sends its hello repeatedly: the samples so far remain valid.
             Some(watch) if !is_new => watch.greeted(now, self.is_greeted),
             _ => {
                 self.watch = Some(Watch::new(terms, now));

@@ -162,7 +162,7 @@ mod tests {
         };
         let device = 0x1_0000_0000..0x1_0800_0000;
         assert_eq!(all(&mut system), ((100 << 10, 3, 3), 77, vec![device]));
-        // Longer and shorter than what was read before.
+        // Longer and shorter than the previous content.
         for (path, text) in [
             ("proc/meminfo", "MemFree: 1 kB\nMemTotal: 1234567 kB\n"),
             ("proc/zoneinfo", "Node 0, zone DMA\n  pages free 4\n"),

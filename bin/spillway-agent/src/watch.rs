@@ -1,10 +1,9 @@
 //! Decides when the guest requests more memory, and when it offers some back. A state machine: its input is timestamped
 //! samples and answers, its output requests.
 //!
-//! - *at the last moment*: available memory falls below the reserve;
-//! - *ahead of need*: at the pace of the last seconds it will fall below, or tasks stall because
-//!   memory is short;
-//! - *back*: for a minute there was more than needed, and no task waited for memory.
+//! - *urgent*: available memory falls below the reserve;
+//! - *ahead of need*: at the pace of the last seconds it will soon fall below, or tasks stall because memory is short;
+//! - *back*: for a minute more memory than needed was available, and no task waited for memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -34,7 +33,7 @@ const TREND_WINDOW: Duration = Duration::from_secs(10);
 const TREND_STEP: Duration = Duration::from_secs(1);
 /// A slower trend counts as none, bytes per second.
 const TREND_LEAST: u64 = 4 << 20;
-/// If tasks stall for more than this part of a second, one in so many, the guest requests memory.
+/// If tasks stall for more than one part in this many of a second, the guest requests memory.
 const STALL_PART: u64 = 10;
 /// How long the host may take to answer while no memory arrives.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -251,7 +250,7 @@ impl Watch {
             Some((_, low)) => *low = (*low).min(sample.available),
             None => push(&mut self.lows, (now, sample.available), PLENTY_TIME),
         }
-        // However slowly it grows: a guest that fills its memory is not at rest.
+        // Even slow growth counts: a guest that fills its memory is not at rest.
         let began = self.lows.front().map_or(0, |(_, low)| *low);
         if sample.available.saturating_add(self.terms.reserve) < began {
             self.begin_rest(now);

@@ -1,4 +1,4 @@
-//! Programs ask a running agent, whose host is this test at the other end of a pseudo terminal.
+//! Programs send requests to a running agent. The test is its host, at the other end of a pseudo terminal.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -16,10 +16,11 @@ use spillway_guests::agent::{FromGuest, FromHost, Profile, VERSION};
 use spillway_test_support::wait::until;
 
 const MIB: u64 = 1 << 20;
-/// Far more than anything here takes, on a busy machine too.
+/// Far longer than any step here takes, even on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// A pseudo terminal that the link leads to: the host's end, which closes when the host does, and the guest's.
+/// Opens a pseudo terminal that the link points to: the host's end, which closes when the host goes away, and the
+/// guest's end.
 fn open_port(link: &Path) -> (File, File) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let host: OwnedFd = openpt(flags).unwrap();
@@ -34,13 +35,13 @@ fn open_port(link: &Path) -> (File, File) {
     (File::from(host), port)
 }
 
-/// An agent in a guest of 1 GiB, of which the kernel's files tell.
+/// An agent in a guest of 1 GiB, with fake kernel files.
 struct Guest {
     agent: Child,
     socket: PathBuf,
     host: File,
     heard: BufReader<File>,
-    /// Without it the agent's port would be closed at times.
+    /// Without it, the agent's port would sometimes be closed.
     _port: File,
     folder: tempfile::TempDir,
 }
@@ -79,7 +80,7 @@ impl Guest {
         guest
     }
 
-    /// A block of a virtio-mem device, in this state.
+    /// Adds a block of a virtio-mem device in this state.
     fn plug(&self, state: &str) {
         let root = self.folder.path().join("root");
         let block = root.join("sys/devices/system/memory/memory32");
@@ -90,7 +91,7 @@ impl Guest {
         fs::write(root.join("proc/iomem"), line).unwrap();
     }
 
-    /// So many blocks of a virtio-mem device, online and movable. Gives the files of their states.
+    /// Adds this many blocks of a virtio-mem device, online and movable. Returns their state files.
     fn plug_movable(&self, blocks: u64) -> Vec<PathBuf> {
         let root = self.folder.path().join("root");
         let end = 0x1_0000_0000 + blocks * 128 * MIB - 1;
@@ -120,7 +121,7 @@ impl Guest {
         });
     }
 
-    /// The host goes, and another one comes.
+    /// The host goes away, and another one connects.
     fn change_host(&mut self) {
         let (host, port) = open_port(&self.folder.path().join("port"));
         self.heard = BufReader::new(host.try_clone().unwrap());
@@ -130,7 +131,7 @@ impl Guest {
     fn greet(&mut self) {
         self.say_hello();
         while !matches!(self.hear(), Some(FromGuest::Hello { .. })) {}
-        // What programs may ask for is known once memory was looked at.
+        // The limit of programs' requests is known after a sample.
         let start = Instant::now();
         while !matches!(self.status(), Reply::Status { host: true, reserve_bytes, .. } if reserve_bytes > 0)
         {
@@ -148,11 +149,11 @@ impl Guest {
         FromGuest::decode(line.strip_suffix(b"\n").unwrap()).ok()
     }
 
-    /// What the agent asks of the host next: id, bytes, whether it is a need.
+    /// The agent's next request to the host: id, bytes, whether it is a need.
     fn asked(&mut self) -> (u64, u64, bool) {
         loop {
             match self.hear() {
-                // The host has time to ask others, and time to change the size is left after that.
+                // The host has time to ask others, and there is time left to change the size.
                 Some(FromGuest::Need { id, bytes, urgent: false, wait_ms: 15_000 }) => {
                     return (id, bytes, true);
                 }
@@ -162,7 +163,7 @@ impl Guest {
         }
     }
 
-    /// What the guest itself needs: the id.
+    /// The id of the next request for the guest itself.
     fn next_need(&mut self) -> u64 {
         loop {
             if let Some(FromGuest::Need { id, .. }) = self.hear() {
@@ -215,7 +216,7 @@ fn the_host_hears_how_the_guest_is_and_when_new_memory_is_online() {
     let mut guest = Guest::start();
     guest.greet();
     while !matches!(guest.hear(), Some(FromGuest::Status(_))) {}
-    // The next status by itself would come in a minute.
+    // The next regular status would come in a minute.
     guest.say(&FromHost::Report { id: 7 });
     let said = [guest.hear(), guest.hear()];
     assert!(matches!(said[0], Some(FromGuest::Status(_))), "{said:?}");
@@ -224,7 +225,7 @@ fn the_host_hears_how_the_guest_is_and_when_new_memory_is_online() {
     thread::sleep(Duration::from_millis(50));
     guest.plug("online");
     assert_eq!(guest.hear(), Some(FromGuest::Arrived { id: 8, bytes: 128 * MIB }));
-    // What does not come online is not waited for.
+    // The agent does not wait for memory that stays offline.
     guest.plug("offline");
     guest.say(&FromHost::Arrive { id: 9, bytes: 128 * MIB, timeout_ms: 100 });
     assert_eq!(guest.hear(), Some(FromGuest::Arrived { id: 9, bytes: 0 }));
@@ -235,7 +236,7 @@ fn what_is_set_offline_leaves_the_guest_its_reserve() {
     let mut guest = Guest::start();
     let states = guest.plug_movable(5);
     guest.greet();
-    // 512 MiB are available, of which 64 are the reserve: three blocks of 128 may go.
+    // 512 MiB are available, and the reserve is 64: three blocks of 128 may go offline.
     guest.say(&FromHost::Offline { id: 5, bytes: 640 * MIB, timeout_ms: 2000 });
     let offlined = loop {
         if let Some(FromGuest::Offlined { id, bytes }) = guest.hear() {
@@ -259,7 +260,7 @@ fn a_program_is_told_when_the_host_it_waits_for_goes() {
     assert_eq!((answer.granted_bytes, answer.why.as_deref()), (0, Some("the host is gone")));
 }
 
-/// After five refusals the agent asks again 8 s later only.
+/// After five refusals the agent would wait 8 s before the next request.
 #[test]
 fn a_host_that_is_new_is_asked_at_once_whatever_the_one_before_said() {
     let mut guest = Guest::start();
@@ -286,7 +287,7 @@ fn a_slow_host_and_an_agent_that_is_killed_keep_nobody() {
     let start = Instant::now();
     let late = need(&guest.socket, 128 * MIB, Duration::from_millis(200));
     assert!(matches!(late, Err(Error::Timeout)) && start.elapsed() < LONG, "{late:?}");
-    // The answer finds nobody, and the next program hears its own.
+    // The program of that answer has ended; the next program gets its own answer.
     let (id, ..) = guest.asked();
     let socket = guest.socket.clone();
     let program = thread::spawn(move || (need(&socket, 256 * MIB, LONG), need(&socket, MIB, LONG)));

@@ -128,7 +128,7 @@ impl Agent {
     }
 }
 
-/// How many blocks are to go offline: enough for what is missing, as far as what is spare allows.
+/// The number of blocks to set offline: enough for the missing bytes, but no more than the spare memory allows.
 fn blocks_to_go(missing_bytes: u64, spare_bytes: u64, block_bytes: u64) -> usize {
     let blocks = missing_bytes.div_ceil(block_bytes).min(spare_bytes / block_bytes);
     usize::try_from(blocks).unwrap_or(usize::MAX)
@@ -159,7 +159,7 @@ mod tests {
     }
 
     proptest! {
-        /// One after the other, while something is missing and a whole block is spare.
+        /// Blocks go offline one by one, while bytes are missing and a whole block is spare.
         #[test]
         fn blocks_go_one_by_one(missing in 0..5000u64, spare in 0..5000u64, block in 1..700u64) {
             let (mut gone, mut left) = (0, spare);

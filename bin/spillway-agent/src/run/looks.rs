@@ -20,7 +20,7 @@ impl Agent {
         let memory = self.system.meminfo();
         let reserve = self.watch.as_ref().map_or(0, |watch| watch.terms().reserve);
         let every = slow_every(memory.available, reserve);
-        // With its size, its limits change.
+        // The limits change with the guest's size.
         let is_slow = memory.total != self.sample.total || now >= self.slow_at + every;
         (self.sample.total, self.sample.available) = (memory.total, memory.available);
         self.sample.cached = memory.cached.saturating_sub(memory.shared);

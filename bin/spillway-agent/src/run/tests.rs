@@ -1,4 +1,4 @@
-//! The agent between a host at a socket and a kernel of files, at times that the tests choose.
+//! The agent between a host at a socket and a kernel that consists of files, at times that the tests choose.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -21,15 +21,15 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 128 * MIB;
 const RESERVE: u64 = 64 * MIB;
 const MOST: u64 = 8192 * MIB;
-/// Where the device's first block is.
+/// The device's first block.
 const FIRST: u64 = 32;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// An agent in a guest of 1 GiB, half of it available. Its worker changes a block once a file `go` with the block's number is
-/// there, or `go-all`.
+/// An agent in a guest of 1 GiB, half of it available. Its worker changes a block once a file `go` with the block's
+/// number exists, or `go-all`.
 struct Guest {
     agent: Agent,
     host: UnixStream,
@@ -110,7 +110,7 @@ impl Guest {
         fs::write(self.path(path), text).unwrap();
     }
 
-    /// Of 1 GiB so much is available, in MiB; and of the page cache 96 MiB, 32 of them shared.
+    /// Sets the available memory of the 1 GiB, in MiB. The page cache has 96 MiB, 32 of them shared.
     fn available(&self, mib: u64) {
         self.memory(1024, mib);
     }
@@ -124,7 +124,7 @@ impl Guest {
         self.put("proc/meminfo", &text);
     }
 
-    /// The device's blocks, from the first: 'm' is movable, 'k' the kernel's, 'o' offline, 'c' changing.
+    /// Sets the device's blocks, from the first: 'm' is movable, 'k' the kernel's, 'o' offline, 'c' changing.
     fn plug(&self, kinds: &str) {
         let end = (FIRST + kinds.len() as u64) * BLOCK - 1;
         let line = format!("{:x}-{end:x} : System RAM (virtio_mem)\n", FIRST * BLOCK);
@@ -143,7 +143,7 @@ impl Guest {
         }
     }
 
-    /// Lets the worker change a block.
+    /// Allows the worker to change a block.
     fn go(&self, number: u64) {
         self.put(&format!("go{number}"), "");
     }
@@ -152,7 +152,7 @@ impl Guest {
         self.put("go-all", "");
     }
 
-    /// What the worker was told to do and did, in this order.
+    /// The worker's commands and changes, in order.
     fn moved(&self) -> Vec<String> {
         self.read("moved").lines().map(str::to_owned).collect()
     }
@@ -171,7 +171,7 @@ impl Guest {
         self.say(&FromHost::Hello { version, interval_ms, reserve_bytes, most_bytes, profile });
     }
 
-    /// The host goes, and another may come. Gives what the agent said in the turn that sees it.
+    /// The host goes away, and a new one connects. Returns the agent's messages in the turn that notices.
     fn change_host(&mut self, now: Duration) -> Vec<FromGuest> {
         self.host.shutdown(std::net::Shutdown::Both).unwrap();
         let said = self.turn(now);
@@ -181,7 +181,7 @@ impl Guest {
         said
     }
 
-    /// A turn; gives what the agent said in it.
+    /// Runs a turn. Returns the agent's messages.
     fn turn(&mut self, now: Duration) -> Vec<FromGuest> {
         self.agent.turn(now);
         self.heard()
@@ -199,14 +199,14 @@ impl Guest {
         said
     }
 
-    /// Turns at this time until the worker has done what makes the agent say something.
+    /// Runs turns at this time until the worker's result makes the agent send a message.
     fn until_said(&mut self, now: Duration) -> Vec<FromGuest> {
         wait::until_some("something to be said", || {
             Some(self.turn(now)).filter(|said| !said.is_empty())
         })
     }
 
-    /// Turns at this time until something holds.
+    /// Runs turns at this time until a condition holds.
     fn until(&mut self, now: Duration, holds: impl Fn(&Self) -> bool) {
         wait::until("it to come to that", || {
             let is_so = holds(self);
@@ -217,7 +217,7 @@ impl Guest {
         });
     }
 
-    /// Greeted at this time by a host that wants a status once a minute.
+    /// Sends the hello of a host that wants a status once a minute.
     fn greeted(&mut self, now: Duration) {
         self.hello(60_000);
         let said = self.turn(now);

@@ -7,13 +7,13 @@ const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 128 * MIB;
 const TERMS: Terms = Terms { reserve: 64 * MIB, most: 4096 * MIB, block: BLOCK };
 
-/// A guest that uses memory at a pace, and a host that grants what it is asked for, or nothing.
+/// A guest that uses memory at a pace, and a host that grants requests or refuses them.
 struct Guest {
     watch: Watch,
     now: Duration,
     sample: Sample,
     asks: Vec<(Duration, Ask)>,
-    /// What the host has left, how long it takes to bring it, and to answer.
+    /// The host's remaining memory, the time until it arrives, and the time of an answer.
     pool: u64,
     only_urgent: bool,
     brings: Duration,
@@ -39,7 +39,7 @@ impl Guest {
         }
     }
 
-    /// Runs for so long, using so many bytes a second; the least that was available.
+    /// Runs for this time at a pace in bytes per second. Returns the least available memory.
     fn run(&mut self, time: Duration, pace: u64) -> u64 {
         let (end, mut least) = (self.now + time, u64::MAX);
         while self.now < end {
@@ -138,7 +138,7 @@ fn a_host_that_has_nothing_is_asked_less_and_less() {
     guest.run(Duration::from_secs(300), 0);
     let count = guest.needs(true);
     assert!((8..=16).contains(&count), "{count} requests");
-    // Once it has some, the next request comes within the longest back-off.
+    // Once the host has memory, the next request comes within the longest back-off.
     guest.pool = u64::MAX;
     guest.run(Duration::from_secs(31), 0);
     assert!(guest.sample.available > TERMS.reserve);
@@ -172,7 +172,7 @@ fn while_memory_comes_the_host_may_take_its_time() {
     guest.delay = Duration::from_secs(1000);
     guest.run(Duration::from_secs(4), 0);
     assert_eq!(guest.asks.len(), 1);
-    // Less than the reserve is there, and each block is used up.
+    // Less than the reserve is available, and each new block is used up.
     for _ in 0..20 {
         guest.sample.total += BLOCK;
         guest.run(Duration::from_secs(1), 0);
@@ -262,7 +262,7 @@ fn a_host_that_comes_back_is_asked_at_once_and_one_that_never_went_is_not() {
     guest.pool = 0;
     guest.run(Duration::from_secs(60), 0);
     for was_there in [true, false] {
-        // Just refused, it waits for 30 s.
+        // It was just refused, so it waits for 30 s.
         let before = guest.asks.len();
         while guest.asks.len() == before {
             guest.run(Duration::from_millis(100), 0);
@@ -280,7 +280,7 @@ fn what_was_in_use_more_than_a_minute_ago_is_given_back() {
     let mut guest = Guest::new(2048 * MIB, 1600 * MIB);
     guest.sample.returnable = 1024 * MIB;
     guest.run(Duration::from_secs(20), 0);
-    // Much is in use for a moment, and nothing waits for it.
+    // Much memory is in use for a moment, and no task waits for it.
     guest.pool = 0;
     guest.sample.available = 200 * MIB;
     guest.run(Duration::from_secs(1), 0);
@@ -299,7 +299,7 @@ fn a_guest_that_fills_its_memory_slowly_gives_none_back() {
     guest.sample.returnable = 3584 * MIB;
     guest.run(Duration::from_secs(300), 2 * MIB);
     assert_eq!(guest.asks, []);
-    // It does once it rests.
+    // It offers memory once it rests.
     guest.run(PLENTY_TIME + Duration::from_secs(40), 0);
     assert!(matches!(guest.asks[..], [(_, Ask::Give { .. })]), "{:?}", guest.asks);
 }
@@ -329,7 +329,7 @@ fn what_was_given_back_is_not_asked_for_again() {
 }
 
 proptest! {
-    /// Whatever the samples and answers are: whole blocks, within the bounds, and no flood.
+    /// For any samples and answers, requests are whole blocks, within the limits, and not too frequent.
     #[test]
     fn requests_are_bounded(
         steps in proptest::collection::vec(

@@ -157,7 +157,8 @@ impl Windows {
     }
 
     fn go_on(mut self) {
-        // This thread's alone: programs that wake the host again and again take the processor from no others.
+        // Resets the priority of this thread only: programs that wake the host repeatedly must not take CPU time from
+        // others.
         let _ = setpriority_process(None, 0);
         let mut until = None;
         loop {
@@ -166,7 +167,7 @@ impl Windows {
                 let until = *until.get_or_insert(now + END_TIME);
                 (self.first, self.is_clear) = (self.next, false);
                 self.close_old();
-                // What is left is the next agent's to give back, and the holder's to hold.
+                // The next agent releases the remaining pages; until then the holder holds them.
                 if self.lent.is_empty() || now >= until {
                     return;
                 }
@@ -211,23 +212,23 @@ impl Windows {
         wait(&mut waits, due.min(SLEEP_MAX));
     }
 
-    /// All windows end here; what the host had of them it gives back by answering this.
+    /// Ends all windows. The host confirms that it has released them by answering this hello.
     fn greet(&mut self) {
         self.end_all();
         let Ok(nonce) = random() else { return };
         self.nonce = Some(nonce);
-        // Ends what an earlier agent may have left half said.
+        // Ends a line that an earlier agent may have left incomplete.
         self.port.say_nothing();
         self.say(&FromGuest::Hello { version: VERSION, nonce });
     }
 
-    /// Every program finds its window closed. The pages stay.
+    /// Closes every program's window. The pages stay.
     fn end_all(&mut self) {
         (self.first, self.is_clear) = (self.next, false);
         self.lent.values_mut().for_each(Lent::end);
     }
 
-    /// Asks the host to let go of windows whose programs were told of the end.
+    /// Asks the host to release windows whose programs know of the end.
     fn close_old(&mut self) {
         let mut ids = Vec::new();
         for (&id, lent) in &mut self.lent {
@@ -243,7 +244,7 @@ impl Windows {
 
     fn say(&mut self, said: &FromGuest) {
         if !self.port.send(&said.encode()) && self.port.is_up() {
-            // A host that reads nothing: what was to be said holds after the next hello.
+            // The host does not read. The next hello replaces the unsent messages.
             self.was_up = false;
         }
     }
@@ -297,7 +298,8 @@ impl Windows {
         }
     }
 
-    /// A window that the host has let go of, unless it is of before the last hello: then it is what answers that which counts.
+    /// A window that the host has released. Not one from before the last hello: the answer to that hello releases
+    /// those.
     fn taken(&mut self, id: u64) -> Option<Lent> {
         if id < self.first && !self.shared.is_ending.load(Ordering::Relaxed) {
             return None;
@@ -317,7 +319,7 @@ impl Windows {
         }
     }
 
-    /// Gets a window for a program, and asks the host to serve it.
+    /// Allocates a window for a program, and asks the host to serve it.
     fn lend(&mut self, now: Duration, borrower: Borrower) {
         let why = match borrower.pages() {
             _ if !self.is_clear || self.shared.is_ending.load(Ordering::Relaxed) => {
@@ -329,7 +331,7 @@ impl Windows {
                 Reason::NoPages
             }
             Some(count) => {
-                // A page that is given back is free a moment later.
+                // Allow twice as many: a returned page becomes free a moment later.
                 let allowed = self.pages.allow(2 * self.pages_max as u64);
                 let held = allowed.and_then(|()| self.start_holder());
                 match held.and_then(|()| self.pages.make(self.next, count)) {
@@ -371,7 +373,7 @@ impl Windows {
             && (is_root || pages(&|lent| lent.user == user) + count <= PAGES_OF_USER_MAX)
     }
 
-    /// Takes what programs send: wake-ups, and their end.
+    /// Reads the programs' wake-ups and ends.
     fn hear_programs(&mut self, now: Duration) {
         let (mut wakes, mut gone) = (Vec::new(), Vec::new());
         for (&id, lent) in &mut self.lent {
@@ -396,7 +398,7 @@ impl Windows {
         }
     }
 
-    /// A line for each new problem, not for each program that meets it.
+    /// Logs each new problem once, not for each program.
     fn note(&mut self, problem: String) {
         if problem != self.last_problem {
             eprintln!("spillway-agent: {problem}");
@@ -406,7 +408,7 @@ impl Windows {
 }
 
 impl Borrower {
-    /// Huge pages that its ring takes; none when there is no such ring.
+    /// The number of huge pages for its ring; `None` if such a ring is invalid.
     fn pages(&self) -> Option<usize> {
         let geometry = Geometry::new(self.hello.depth, self.hello.data_bytes).ok()?;
         Some(geometry.window_pages()).filter(|&pages| pages <= WINDOW_PAGES_MAX)
@@ -421,7 +423,7 @@ mod tests {
 
     use super::*;
 
-    /// An agent that has lent one window, without pages, in a folder; and its program.
+    /// An agent in a folder that has lent one window without pages, and its program.
     fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
         let (pages, window) = Pages::pretended(folder);
         let ((_, bell), (stream, program)) =
@@ -481,7 +483,7 @@ mod tests {
         }
     }
 
-    /// What a program of this user hears that wants a window of one huge page, and what is noted of that.
+    /// The reply to a program of this user that wants a window of one huge page, and the logged problem.
     fn refusal(windows: &mut Windows, user: u32) -> (Vec<u8>, String) {
         let (stream, mut program) = UnixStream::pair().unwrap();
         let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
@@ -500,7 +502,7 @@ mod tests {
         drop(program);
         windows.hear_programs(Duration::ZERO);
         assert!(windows.lent[&0].is_ending());
-        // There are no pages here; whether some may be had is told by what is noted.
+        // There are no pages here; the logged problem tells whether they would be allowed.
         let mut may_have = |pages_max: u64, user| {
             windows.pages_max = pages_max as usize;
             let (told, why) = refusal(&mut windows, user);
@@ -525,7 +527,7 @@ mod tests {
         windows.greet();
         let last = windows.nonce.unwrap();
         assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
-        // What the host said before it read the last hello.
+        // Messages that the host sent before it read the last hello.
         for said in [FromHost::Cleared { nonce: early }, FromHost::Closed { id: 0 }] {
             windows.hear(said);
             assert!(windows.lent.contains_key(&0) && folder.path().join("window").exists());

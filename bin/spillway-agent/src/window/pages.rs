@@ -1,8 +1,9 @@
-//! Huge pages for windows: files on hugetlbfs, pinned by a registered io_uring buffer, whose places in the guest's memory are known.
+//! Huge pages for windows: files on hugetlbfs, pinned by a registered io_uring buffer, with known guest-physical
+//! addresses.
 //!
-//! Two things keep a page from the guest's kernel while the host may write to it. The file has a name, so that it holds its pages
-//! when every process has died. The pin holds them where they are, also when a program empties its file; a small process of its own
-//! shares the pins, and outlives an agent that is killed (holder.rs).
+//! Two things keep a page from the guest's kernel while the host may write to it. The file has a name, so it keeps its
+//! pages after every process has ended. The pin keeps the pages in place, even if a program empties its file. A small
+//! process shares the pins, and outlives an agent that is killed (holder.rs).
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -22,23 +23,24 @@ use spillway_guests::window::WINDOWS_MAX;
 
 use crate::parse;
 
-/// A huge page.
+/// Size of a huge page, bytes.
 pub const PAGE_BYTES: u64 = 2 << 20;
 /// The kernel's number for hugetlbfs.
 const HUGETLBFS: u64 = 0x9584_58f6;
-/// Pages of a window that are tried in vain, because the host may take them away, before there is none.
+/// Attempts to allocate a window whose pages do not lie in memory that the host may take away.
 const TRIES: usize = 3;
-/// Bytes of an entry of pagemap, the bits that are the number of a frame of 4 KiB, and the one that says that there is one.
+/// Bytes of an entry of pagemap, its bits with the number of a 4 KiB frame, and its bit for a present page.
 const ENTRY_BYTES: u64 = 8;
 const FRAME: u64 = (1 << 55) - 1;
 const PRESENT: u64 = 1 << 63;
 const FRAME_BYTES: u64 = 4096;
 
-/// Where windows come from. Opened with all rights, which the program gives up then: the kernel goes by who has opened.
+/// The source of windows. It is opened with all privileges, before the program drops them: the kernel checks the
+/// opener.
 #[derive(Debug)]
 pub struct Pages {
     folder: PathBuf,
-    /// What the names of this run's files begin with.
+    /// Prefix of the names of this run's files.
     run: String,
     pagemap: File,
     iomem: File,
@@ -47,28 +49,28 @@ pub struct Pages {
     free: Vec<u32>,
 }
 
-/// A window's memory. It is in use until [`Pages::give_back`].
+/// A window's memory, in use until [`Pages::give_back`].
 #[derive(Debug)]
 pub struct Window {
     file: File,
     path: PathBuf,
     slot: u32,
-    /// Where its pages lie: guest-physical addresses divided by the size of a page.
+    /// The guest-physical addresses of its pages, divided by the page size.
     pub pages: Vec<u64>,
 }
 
 impl AsFd for Window {
-    /// What a program maps.
+    /// The file that a program maps.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
 impl Pages {
-    /// Windows in a folder of hugetlbfs at `mount`; `run` tells this run of the agent from others.
+    /// Opens the folder for windows on the hugetlbfs at `mount`. `run` distinguishes this run of the agent from others.
     ///
     /// # Errors
-    /// There is no hugetlbfs of 2 MiB, or the kernel pins no memory for anybody.
+    /// There is no hugetlbfs with 2 MiB pages, or the kernel refuses to pin memory.
     pub fn open(root: &Path, mount: &Path, run: String) -> io::Result<Self> {
         let kind = statfs(mount)?;
         if kind.f_type as u64 != HUGETLBFS || kind.f_bsize as u64 != PAGE_BYTES {
@@ -94,7 +96,7 @@ impl Pages {
         })
     }
 
-    /// A window in a folder that need not be hugetlbfs, without pages.
+    /// A window without pages, in a folder that need not be on hugetlbfs.
     #[cfg(test)]
     pub fn pretended(folder: &Path) -> (Self, Window) {
         let none = || File::open("/dev/null").unwrap();
@@ -112,21 +114,21 @@ impl Pages {
         (pages, Window { file, path, slot: 0, pages: Vec::new() })
     }
 
-    /// The descriptor that all pins hang on.
+    /// The descriptor that holds all pins.
     pub const fn pins(&self) -> &OwnedFd {
         &self.pins
     }
 
-    /// Where the files lie.
+    /// The folder with the files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Lets the kernel make so many huge pages when they are wanted, beside those that the guest's owner has set aside. They are
-    /// ordinary memory before and after.
+    /// Allows the kernel to create this many huge pages on demand, in addition to those that the guest's owner has
+    /// reserved. They are ordinary memory before and after.
     ///
     /// # Errors
-    /// The kernel does not.
+    /// The kernel refuses it.
     pub fn allow(&self, pages: u64) -> io::Result<()> {
         let allowed = fs::read_to_string(&self.overcommit)?.trim().parse().unwrap_or(0_u64);
         if allowed >= pages {
@@ -135,13 +137,13 @@ impl Pages {
         fs::write(&self.overcommit, pages.to_string())
     }
 
-    /// A window of so many pages of zeros, none of them in memory that the host may take away.
+    /// Allocates a window of this many zeroed pages, none of them in memory that the host may take away.
     ///
     /// # Errors
     /// There are no huge pages, or they can't be pinned.
     pub fn make(&mut self, id: u64, count: usize) -> io::Result<Window> {
         let movable = parse::virtio_mem(&self.iomem()?);
-        // Those that lie elsewhere are kept meanwhile, so that others come.
+        // Keep unsuitable pages until the end, so that the next attempt gets others.
         let mut elsewhere = Vec::new();
         let made = (0..TRIES).find_map(|attempt| match self.try_make(id, attempt, count) {
             Ok(window) if window.pages.iter().any(|&page| is_in(&movable, page)) => {
@@ -183,12 +185,12 @@ impl Pages {
         }
     }
 
-    /// Has the kernel give a window its pages, pins them and finds out where they lie.
+    /// Allocates a window's pages, pins them and finds their addresses.
     fn fill(&self, window: &Window, count: usize) -> io::Result<Vec<u64>> {
         let bytes = count * PAGE_BYTES as usize;
         ftruncate(&window.file, bytes as u64)?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice; nobody else has the file yet.
+        // SAFETY: a new mapping at an address of the kernel's choice; no other process has the file yet.
         let base =
             unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &window.file, 0)? };
         let pinned = self.pin(window.slot, iovec { iov_base: base, iov_len: bytes });
@@ -200,7 +202,7 @@ impl Pages {
         pages
     }
 
-    /// Where a page lies that is mapped at an address of this process, in pages.
+    /// The guest-physical page number of a page that is mapped at an address of this process.
     fn place(&self, address: u64) -> io::Result<u64> {
         let mut entry = [0; ENTRY_BYTES as usize];
         self.pagemap.read_exact_at(&mut entry, address / FRAME_BYTES * ENTRY_BYTES)?;
@@ -214,9 +216,9 @@ impl Pages {
         Ok(address / PAGE_BYTES)
     }
 
-    /// Gives a window's memory to the guest again. To be called when the host has it no more.
+    /// Returns a window's memory to the guest. Call it when the host has released the window.
     pub fn give_back(&mut self, window: Window) {
-        // It may have a name no more; and a pin that can't be undone keeps its page, and its slot.
+        // The file may already be unlinked. A pin that can't be undone keeps its page and its slot.
         let _ = fs::remove_file(&window.path);
         match self.pin(window.slot, iovec { iov_base: ptr::null_mut(), iov_len: 0 }) {
             Ok(()) => self.free.push(window.slot),
@@ -224,7 +226,7 @@ impl Pages {
         }
     }
 
-    /// Removes what earlier runs have left. To be called when the host has nothing of it any more.
+    /// Removes the files of earlier runs. Call it when the host has released all of them.
     pub fn forget_others(&self) {
         for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             if !entry.file_name().to_string_lossy().starts_with(&format!("{}-", self.run)) {
@@ -233,7 +235,7 @@ impl Pages {
         }
     }
 
-    /// Registers memory in a slot, in place of what was there.
+    /// Registers memory in a slot, replacing the former registration.
     fn pin(&self, slot: u32, memory: iovec) -> io::Result<()> {
         let mut update = io_uring_rsrc_update2::default();
         update.offset = slot;
@@ -265,27 +267,27 @@ fn is_in(ranges: &[Range<u64>], page: u64) -> bool {
     ranges.iter().any(|range| range.start < address + PAGE_BYTES && address < range.end)
 }
 
-/// A ring that submits nothing: it has a table of buffers, all empty.
+/// A ring that submits nothing: it only has a table of empty buffers.
 fn pins() -> io::Result<OwnedFd> {
     let mut params = io_uring_params::default();
-    // SAFETY: the kernel writes to `params` alone, which lives until the call returns.
+    // SAFETY: the kernel writes only to `params`, which lives until the call returns.
     let ring = unsafe { io_uring_setup(1, &mut params)? };
     let mut table = io_uring_rsrc_register::default();
     table.nr = WINDOWS_MAX as u32;
     table.flags = IoringRsrcFlags::REGISTER_SPARSE;
     let bytes = size_of_val(&table) as u32;
     let op = IoringRegisterOp::RegisterBuffers2;
-    // SAFETY: the structure lives until the call returns, and names no memory.
+    // SAFETY: the structure lives until the call returns, and refers to no memory.
     unsafe { io_uring_register(&ring, op, (&raw const table).cast(), bytes)? };
     Ok(ring)
 }
 
-/// Tells a run of the agent from all others.
+/// A name that distinguishes a run of the agent from all others.
 pub fn run_name() -> io::Result<String> {
     Ok(format!("{:016x}", random()?))
 }
 
-/// A number that nobody guesses.
+/// An unpredictable number.
 pub fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
@@ -312,7 +314,7 @@ mod tests {
         pages.free = vec![0];
         drop(std::fs::remove_file(&window.path));
         for attempt in 0..3 {
-            // What lies there is no huge page.
+            // These are not huge pages.
             let error = pages.try_make(7, attempt, 1).unwrap_err();
             assert!(!error.to_string().contains("too many"), "{error}");
             assert_eq!(pages.free, [0]);

@@ -1,4 +1,4 @@
-//! What programs and the watch ask, and what the host answers.
+//! Requests of programs and of the watch, and the host's answers.
 
 use std::io::{BufRead, BufReader};
 
@@ -7,7 +7,7 @@ use spillway_test_support::wait::until;
 
 use super::*;
 
-/// A program that has asked for something, at the agent's socket.
+/// A program that has sent a call to the agent's socket.
 fn program(guest: &Guest, call: &Call) -> UnixStream {
     let mut stream = UnixStream::connect(guest.folder.path().join("socket")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -32,7 +32,8 @@ fn a_program_gets_no_more_than_there_can_be_and_hears_what_was_granted() {
     guest.turn(ms(900));
     assert_eq!(reply(early), answer(0, Some("the host is not there")));
     guest.greeted(ms(1000));
-    // The host lets it have 7 GiB more. What it says beyond a block more than that is no grant.
+    // The guest may have 7 GiB more. Of a larger answer, the part beyond the request and one block does not count as
+    // granted.
     for (asked, passed, said, granted) in [
         (3 * MIB, 3 * MIB, 2 * MIB, 2 * MIB),
         (3 * MIB, 3 * MIB, BLOCK + 3 * MIB, BLOCK + 3 * MIB),
@@ -140,7 +141,7 @@ fn a_program_hears_how_the_guest_is() {
     assert_eq!(FromGuest::Status(status), guest.status(512, 2));
 }
 
-/// What the guest itself needs is urgent below its reserve, and its answer is the watch's.
+/// Requests for the guest itself are urgent below its reserve, and the watch gets the answer.
 #[test]
 fn a_guest_whose_reserve_is_used_up_asks_by_itself_and_takes_the_answer() {
     let mut guest = Guest::new();
@@ -154,7 +155,7 @@ fn a_guest_whose_reserve_is_used_up_asks_by_itself_and_takes_the_answer() {
     guest.say(&FromHost::Answer { id, granted_bytes: 0, why: None });
     guest.turn(ms(1110));
     assert!(guest.agent.asked.is_empty());
-    // A refusal is followed by half a second of rest.
+    // A refusal is followed by a pause of half a second.
     let mut again = 1110;
     while guest.turn(ms(again)).is_empty() {
         again += 10;
@@ -162,7 +163,7 @@ fn a_guest_whose_reserve_is_used_up_asks_by_itself_and_takes_the_answer() {
     assert_eq!(again, 1610);
 }
 
-/// Without a host nobody takes what is offline.
+/// Without a host, no one takes offline blocks.
 #[test]
 fn a_guest_without_a_host_takes_what_is_offline_itself() {
     let mut guest = Guest::new();
@@ -185,7 +186,7 @@ fn a_hello_that_changes_nothing_keeps_what_the_watch_knows() {
     guest.hello(60_000);
     let said = guest.turn(ms(1200));
     assert!(!said.iter().any(|it| matches!(it, FromGuest::Need { .. })), "{said:?}");
-    // Other terms are a new beginning.
+    // Other terms reset the watch.
     let (version, profile, interval_ms) = (VERSION, Profile::ReturnsAll, 60_000);
     let (reserve_bytes, most_bytes) = (2 * RESERVE, MOST);
     guest.say(&FromHost::Hello { version, interval_ms, reserve_bytes, most_bytes, profile });
@@ -193,7 +194,7 @@ fn a_hello_that_changes_nothing_keeps_what_the_watch_knows() {
     assert!(said.iter().any(|it| matches!(it, FromGuest::Need { .. })), "{said:?}");
 }
 
-/// Nor does it begin anew with each sample.
+/// But it does not start again with each sample.
 #[test]
 fn blocks_that_come_online_without_a_host_are_not_begun_again() {
     let mut guest = Guest::new();
@@ -204,14 +205,14 @@ fn blocks_that_come_online_without_a_host_are_not_begun_again() {
     guest.turn(ms(1100));
     let deadline = guest.agent.mover.deadline();
     assert_eq!(deadline, Some(ms(11_100)));
-    // The watch asks again when nobody has answered for some seconds.
+    // The watch asks again when there is no answer for some seconds.
     for now in (1200..9000).step_by(100) {
         guest.turn(ms(now));
     }
     assert_eq!(guest.agent.mover.deadline(), deadline);
 }
 
-/// Ten seconds of rest, then a step: what stands in the way of it?
+/// After ten seconds of rest there is a step, unless something prevents it.
 #[test]
 fn idle_page_cache_is_dropped_while_nothing_else_is_under_way() {
     let starts = |prepare: &dyn Fn(&mut Guest)| {
@@ -242,7 +243,7 @@ fn idle_page_cache_is_dropped_while_nothing_else_is_under_way() {
     assert!(!starts(&|guest| guest.agent.mover.start(ms(9999), 1, [(35, Wish::Movable)])));
 }
 
-/// Also where nothing of the swap space is in use yet.
+/// Even if no swap space is in use yet.
 #[test]
 fn a_kernel_that_would_swap_for_it_drops_no_page_cache() {
     for (swap_kib, is_left) in [(0, true), (2048, false)] {
@@ -265,7 +266,7 @@ fn a_kernel_that_would_swap_for_it_drops_no_page_cache() {
     }
 }
 
-/// Nothing of it is known to the next one.
+/// The next host does not know the request.
 #[test]
 fn what_a_host_that_went_was_asked_is_asked_of_the_next_at_once() {
     let mut guest = Guest::new();
@@ -278,12 +279,12 @@ fn what_a_host_that_went_was_asked_is_asked_of_the_next_at_once() {
     assert!(said.iter().any(|it| matches!(it, FromGuest::Need { urgent: true, .. })), "{said:?}");
 }
 
-/// A guest whose page cache can be dropped from the tenth second on, as far as the kernel takes that.
+/// A guest whose page cache can be dropped from the tenth second on, if the kernel supports it.
 fn dropping(takes: bool) -> Guest {
     let mut guest = Guest::new();
     guest.plug("mmmm");
     let file = "sys/fs/cgroup/memory.reclaim";
-    // A folder can't be written.
+    // A folder can't be written to.
     if takes {
         guest.put(file, "")
     } else {
@@ -299,7 +300,7 @@ fn dropping(takes: bool) -> Guest {
     guest
 }
 
-/// How often page cache is dropped in these seconds, one second after the other.
+/// The number of drops in these seconds, with a turn each second.
 fn drops(guest: &mut Guest, seconds: std::ops::Range<u64>) -> usize {
     let mut count = 0;
     for second in seconds {

@@ -16,7 +16,7 @@ fn the_highest_movable_blocks_go_offline_as_many_as_are_missing() {
     guest.greeted(ms(1000));
     guest.plug("mmkmomc");
     guest.go_all();
-    // One is offline: of 2 and a bit, 2 more are missing.
+    // One block is offline. For more than 2 blocks, 2 more are missing.
     offline(&mut guest, 5, 2 * BLOCK + 1, 2000);
     assert_eq!(guest.until_said(ms(1001)), offlined(5, 3));
     assert_eq!(guest.moved(), ["37 offline", "35 offline"]);
@@ -35,7 +35,7 @@ fn what_is_offline_already_is_enough() {
 
 #[test]
 fn what_is_spare_is_rounded_down_to_blocks() {
-    // Above the reserve: two blocks less a byte's worth, two blocks, and nothing.
+    // Above the reserve: two blocks less a byte, two blocks, and nothing.
     for (available_mib, blocks) in [(64 + 255, 1), (64 + 256, 2), (64, 0), (10, 0)] {
         let mut guest = Guest::new();
         guest.greeted(ms(1000));
@@ -49,7 +49,7 @@ fn what_is_spare_is_rounded_down_to_blocks() {
     }
 }
 
-/// What a program takes meanwhile is not foreseen.
+/// Memory that a program takes meanwhile was not predicted.
 #[test]
 fn no_more_goes_offline_once_the_reserve_is_used_up() {
     for (available_mib, goes_on) in [(64, true), (63, false)] {
@@ -61,7 +61,7 @@ fn no_more_goes_offline_once_the_reserve_is_used_up() {
         guest.go(35);
         guest.until(ms(1002), |guest| guest.read("moved") == "35 offline");
         guest.available(available_mib);
-        // The sample that sees it, and the look after that.
+        // The sample that notices it, and the check after that.
         let said = [guest.turn(ms(1100)), guest.turn(ms(1101))].concat();
         let answer = said.iter().any(|it| matches!(it, FromGuest::Offlined { .. }));
         assert_eq!(answer, !goes_on, "{said:?}");
@@ -117,7 +117,7 @@ fn a_later_order_ends_the_one_under_way() {
     assert_eq!(guest.turn(ms(1001)), []);
     guest.go_all();
     offline(&mut guest, 6, 2 * BLOCK, 2000);
-    // It may have changed the block that it was at.
+    // The worker may have changed its current block.
     let mut said = guest.until_said(ms(1002));
     assert!(matches!(said.remove(0), FromGuest::Offlined { id: 5, bytes: 0 | BLOCK }), "{said:?}");
     while said.is_empty() {
@@ -158,7 +158,7 @@ fn a_host_that_goes_leaves_nothing_under_way() {
     assert_eq!(guest.read("sys/kernel/rcu_expedited"), "0");
     host.set_nonblocking(true).unwrap();
     (guest.agent.port, guest.host) = (port, host);
-    // Neither is answered to the next host, who is told nothing before it says hello.
+    // The next host gets neither answer, and no message before its hello.
     assert_eq!(guest.turn(ms(9000)), []);
 }
 
@@ -171,7 +171,7 @@ fn new_memory_is_told_of_once_all_is_online_or_the_time_is_over() {
     assert_eq!(guest.turn(ms(1010)), []);
     let next = guest.agent.arrival.unwrap().next;
     assert!((ms(1014)..=ms(1060)).contains(&next), "{next:?}");
-    // Too early to look.
+    // Too early for a check.
     guest.plug("kmm");
     assert_eq!(guest.turn(next - ms(1)), []);
     assert_eq!(guest.turn(next), [FromGuest::Arrived { id: 6, bytes: 3 * BLOCK }]);
@@ -204,7 +204,7 @@ fn memory_that_stayed_offline_comes_online_with_the_first_hello() {
         assert_eq!(guest.moved(), [format!("33 {word}")]);
         assert_eq!(guest.read("sys/devices/system/memory/auto_online_blocks"), auto);
         assert_eq!(guest.read("proc/sys/vm/overcommit_memory"), "1");
-        // The same host's next hello sets nothing.
+        // The same host's next hello changes no settings.
         guest.put("sys/devices/system/memory/auto_online_blocks", "offline\n");
         guest.say(&hello);
         guest.turn(ms(1001));
@@ -217,7 +217,7 @@ const AUTO: &str = "sys/devices/system/memory/auto_online_blocks";
 #[test]
 fn what_the_kernel_has_refused_once_is_set_with_the_next_hello() {
     let mut guest = Guest::new();
-    // A folder can't be written.
+    // A folder can't be written to.
     fs::remove_file(guest.path(AUTO)).unwrap();
     fs::create_dir(guest.path(AUTO)).unwrap();
     guest.greeted(ms(1000));

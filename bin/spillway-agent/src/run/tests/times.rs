@@ -1,4 +1,4 @@
-//! When the host is told how the guest is, when memory is looked at, and how long the agent sleeps.
+//! The times of statuses, samples and sleeps.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn the_first_hello_is_answered_with_who_the_guest_is_and_how_it_is() {
 
 #[test]
 fn a_status_comes_with_each_interval_and_no_earlier() {
-    // What the host asks for, and what it gets.
+    // The requested interval, and the resulting one.
     for (asked, interval) in [(500, 500), (1, 50), (50, 50), (1 << 30, 60_000), (60_000, 60_000)] {
         let mut guest = Guest::new();
         guest.hello(asked);
@@ -53,7 +53,7 @@ fn a_host_that_does_not_read_gets_no_further_status() {
     }
     guest.agent.turn(ms(1050));
     assert_eq!(guest.heard(), []);
-    // Its time was over all the same.
+    // It was due nevertheless.
     assert_eq!(guest.agent.status_at, ms(1100));
 }
 
@@ -62,7 +62,7 @@ fn the_agent_sleeps_until_what_is_due_first() {
     let mut guest = Guest::new();
     assert_eq!(guest.agent.turn(ms(1000)), ms(2000), "nothing is due: the longest sleep");
     guest.hello(70);
-    // Samples come each 100 ms where there is plenty.
+    // With plenty of memory, a sample is due every 100 ms.
     assert_eq!(guest.agent.turn(ms(3000)), ms(3070));
     assert_eq!(guest.agent.turn(ms(3070)), ms(3100));
     assert_eq!(guest.agent.turn(ms(3100)), ms(3140));
@@ -70,13 +70,13 @@ fn the_agent_sleeps_until_what_is_due_first() {
     guest.say(&FromHost::Offline { id: 1, bytes: BLOCK, timeout_ms: 20 });
     assert_eq!(guest.agent.turn(ms(3101)), ms(3121));
     guest.turn(ms(3121));
-    // What the kernel was told for the change is put back a second later.
+    // The kernel setting for the change is restored a second later.
     assert_eq!(guest.agent.hurry.deadline(), Some(ms(4121)));
     guest.agent.turn(ms(3140));
     guest.say(&FromHost::Arrive { id: 2, bytes: 2 * BLOCK, timeout_ms: 3 });
     assert_eq!(guest.agent.turn(ms(3141)), ms(3144));
     guest.turn(ms(3144));
-    // New memory is looked at again and again, not at the end of its time alone.
+    // New memory is checked repeatedly, not only at the deadline.
     guest.say(&FromHost::Arrive { id: 3, bytes: 2 * BLOCK, timeout_ms: 60_000 });
     (guest.agent.sample_at, guest.agent.status_at) = (ms(9000), ms(9000));
     guest.agent.hurry.end();
@@ -87,7 +87,7 @@ fn the_agent_sleeps_until_what_is_due_first() {
 
 #[test]
 fn slow_files_are_read_each_second_or_with_each_sample_where_memory_is_short() {
-    // Four times the reserve is plenty from the next byte on.
+    // More than four times the reserve is plenty.
     for (available_mib, every) in [(257, 1000), (256, 100)] {
         let mut guest = Guest::new();
         guest.available(available_mib);
@@ -115,7 +115,7 @@ fn a_sample_holds_what_the_files_say() {
     assert_eq!(sample.kernel_free, 90_000 * 4096);
     assert_eq!(sample.returnable, 2 * BLOCK);
     assert_eq!((sample.stalled_us, sample.refaults, sample.swap_ins), (1234, 5, 6));
-    // Of 96 MiB of page cache 32 are shared memory. Where none can be dropped, half of the rest counts as used.
+    // Of 96 MiB of page cache, 32 are shared memory. If none can be dropped, half of the rest counts as used.
     assert_eq!((sample.cached, sample.used_cache), (64 * MIB, 32 * MIB));
     guest.agent.reclaimer = {
         guest.put("sys/fs/cgroup/memory.reclaim", "");
@@ -151,16 +151,16 @@ fn the_groups_limit_follows_while_there_is_a_host_and_an_alarm_is_a_sample() {
     guest.turn(ms(500));
     assert_eq!(high(&guest), "max");
     guest.greeted(ms(1000));
-    // 100 MiB in use, and 512 less the reserve of 64 to go.
+    // 100 MiB in use, plus 512 available, less the reserve of 64.
     assert_eq!(high(&guest), (548 * MIB).to_string());
     let sampled_at = guest.agent.sample_at;
     guest.put("sys/fs/cgroup/users/memory.events", "high 1\n");
     guest.available(100);
-    // Less than twice the reserve is left: that is asked for at once, before the next sample is due.
+    // Less than twice the reserve is left: that is requested at once, before the next sample is due.
     let said = guest.turn(sampled_at - ms(50));
     assert_eq!(high(&guest), "max");
     assert!(matches!(said[..], [FromGuest::Need { urgent: true, .. }]), "{said:?}");
-    // A host that goes leaves no limit.
+    // A host that goes away leaves no limit behind.
     guest.available(512);
     guest.agent.sample_at = ms(9000);
     guest.turn(ms(9000));
@@ -189,7 +189,7 @@ fn the_groups_limit_stays_away_while_there_is_no_host() {
     guest.greeted(ms(1000));
     assert_eq!(high(&guest), (548 * MIB).to_string());
     guest.change_host(ms(1001));
-    // Memory is looked at all the same, the slow files too.
+    // Memory is still sampled, including the slow files.
     for now in (1100..6000).step_by(100) {
         guest.turn(ms(now));
         assert_eq!(high(&guest), "max", "{now}");
@@ -242,6 +242,6 @@ fn other_terms_have_all_files_read_at_once() {
         guest.turn(ms(now));
         assert_eq!(guest.agent.slow_at, ms(slow_at), "{now}");
     }
-    // 100 MiB in use, and 512 less the new reserve.
+    // 100 MiB in use, plus 512 available, less the new reserve.
     assert_eq!(guest.read("sys/fs/cgroup/users/memory.high"), (516 * MIB).to_string());
 }

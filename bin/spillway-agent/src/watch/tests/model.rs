@@ -1,5 +1,5 @@
-//! A second watch, written from docs/guests.md: it keeps every sample there ever was, and works out all that it needs from these
-//! each time. The real one must ask for the same at the same moments, whatever comes: also right at a bound and a byte or a
+//! A second watch, written from docs/guests.md. It keeps all samples, and computes everything from them each time. The
+//! real watch must make the same requests at the same times for any input, including inputs at a bound or a byte or a
 //! millisecond beside it.
 
 use super::*;
@@ -7,26 +7,26 @@ use super::*;
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The time after which an amount, at which place it stands.
+/// A time and an amount.
 type Point = (Duration, u64);
 
 struct Plain {
     terms: Terms,
     all: Vec<(Duration, Sample)>,
-    /// From which sample on the guest has been at rest, and since when.
+    /// The sample from which the guest has been at rest, and since when.
     rests_from: usize,
     rests_since: Duration,
     asked: Option<(Duration, Ask)>,
-    /// What has come since it was asked.
+    /// Memory that has arrived since the request.
     came: u64,
-    /// Granted and not there: how much, and until when it is waited for.
+    /// Granted memory that has not arrived: how much, and until when it is awaited.
     coming: (u64, Duration),
-    /// Refusals of what is urgent, and of what is not: in a row, and until when nothing is asked.
+    /// Refusals of urgent and of other requests: their number in a row, and until when no request is made.
     refused: [(u32, Duration); 2],
     alarm: bool,
 }
 
-/// All of a second or more apart, from the first on.
+/// The points that are at least a second apart, from the first on.
 fn each_second(points: impl Iterator<Item = Point>) -> Vec<Point> {
     let mut taken: Vec<Point> = Vec::new();
     for point in points {
@@ -37,14 +37,14 @@ fn each_second(points: impl Iterator<Item = Point>) -> Vec<Point> {
     taken
 }
 
-/// Those of a time up to the last of them, and the last one before.
+/// The points within a time before the last one, and the one before them.
 fn within(points: &[Point], time: Duration) -> &[Point] {
     let Some((end, _)) = points.last() else { return points };
     let before = points.iter().rposition(|(at, _)| *at + time <= *end).unwrap_or(0);
     &points[before..]
 }
 
-/// Of a second, for so much in a time.
+/// The count per second, from a count in a time.
 fn of_second(count: u64, time: Duration) -> u64 {
     (u128::from(count) * 1_000_000 / time.as_micros().max(1)) as u64
 }
@@ -68,7 +68,7 @@ impl Plain {
         self.all.iter().map(|(at, it)| (*at, it.total.saturating_sub(it.available))).collect()
     }
 
-    /// The highest pace of the last half second, over at least so long.
+    /// The highest pace of the last half second, over periods of at least `least`.
     fn burst(&self, least: Duration) -> u64 {
         let used = self.used();
         let Some(&(now, has)) = used.last() else { return 0 };
@@ -76,7 +76,7 @@ impl Plain {
         lately.map(|(at, had)| of_second(has.saturating_sub(*had), now - *at)).max().unwrap_or(0)
     }
 
-    /// The pace of the last ten seconds, if at least two are known.
+    /// The pace of the last ten seconds, if at least two seconds are known.
     fn trend(&self) -> u64 {
         let used = self.used();
         let Some(&(now, has)) = used.last() else { return 0 };
@@ -85,7 +85,7 @@ impl Plain {
         if now < at + 2 * SECOND { 0 } else { of_second(has.saturating_sub(had), now - at) }
     }
 
-    /// The least that was available in each second of the last minute of rest.
+    /// The least available memory in each second of the last minute of rest.
     fn lows(&self) -> Vec<u64> {
         let mut lows: Vec<Point> = Vec::new();
         for (at, sample) in &self.all[self.rests_from..] {
@@ -97,7 +97,7 @@ impl Plain {
         within(&lows, 60 * SECOND).iter().map(|(_, low)| *low).collect()
     }
 
-    /// The last two looks at the counters, a second apart, if the second is now.
+    /// The last two samples of the counters, a second apart, if the second one is the latest sample.
     fn counters(&self) -> Option<(Duration, Sample, Sample)> {
         let now = self.all.last()?.0;
         let places = self.all.iter().enumerate().map(|(place, (at, _))| (*at, place as u64));
@@ -107,7 +107,7 @@ impl Plain {
             .then(|| (at - before, self.all[old as usize].1, self.all[new as usize].1))
     }
 
-    /// Tasks stalled for more than a tenth of the time, as the last look has it.
+    /// Whether tasks stalled for more than a tenth of the time between the last two samples of the counters.
     fn stalls(&self) -> bool {
         let places = self.all.iter().enumerate().map(|(place, (at, _))| (*at, place as u64));
         let looks = each_second(places);
@@ -183,7 +183,7 @@ impl Plain {
             return None;
         };
         let whole = bytes.div_ceil(block) * block;
-        // It may double, and needs one page of its kernel's for 64 of new memory, of which half is left alone.
+        // It may double. It needs a page of kernel memory for 64 new pages, and uses only half of the free ones.
         let most = (sample.total / block * block).max(block);
         let bound = self.terms.most.saturating_sub(sample.total).saturating_sub(self.coming.0);
         let possible = bound.min(sample.kernel_free / 2 * 64) / block * block;
@@ -232,7 +232,7 @@ impl Plain {
         }
     }
 
-    /// The next sample, in nanoseconds.
+    /// When the next sample is due, in nanoseconds.
     fn next(&self) -> u128 {
         let Some((now, sample)) = self.all.last() else { return (10 * MS).as_nanos() };
         let far = (sample.available + self.coming.0).saturating_sub(self.terms.reserve);
@@ -242,7 +242,7 @@ impl Plain {
         wait.max(until).clamp((10 * MS).as_nanos(), (100 * MS).as_nanos())
     }
 
-    /// When something is decided.
+    /// Times at which something is decided.
     fn due(&self, now: Duration) -> Vec<Duration> {
         let last = self.all.last().map_or(now, |(at, _)| *at);
         let mut due = vec![
@@ -261,11 +261,11 @@ impl Plain {
     }
 }
 
-/// What comes next: a look at memory, an answer, an alarm, a host.
+/// The next event: a sample, an answer, an alarm, or a host.
 #[derive(Clone, Debug)]
 struct Step {
     kind: u8,
-    /// Which moment, and how far beside it.
+    /// Which time, and how far beside it.
     at: u8,
     beside: i8,
     ms: u64,
@@ -321,7 +321,7 @@ impl Both {
             2 => it.available = near(reserve.saturating_sub(self.plain.coming.0)),
             3 => it.available = near(it.total / 4),
             4 => it.available = many,
-            // At a pace that is just a trend.
+            // At a pace that just counts as a trend.
             5 => it.available = near(it.available.saturating_sub(4 * MIB * since / 1000)),
             6 => it.stalled_us += near(since * if step.many.is_multiple_of(2) { 100 } else { 10 }),
             7 => it.refaults += near(since * 64 / 1000),
@@ -350,7 +350,7 @@ impl Both {
                 self.real.greeted(self.now, was_there);
                 self.plain.greeted(self.now, was_there);
             }
-            // An answer to the last request, or to one before.
+            // An answer to the last request, or to an earlier one.
             2..=5 => {
                 let late = usize::from(step.kind == 5);
                 let Some(&ask) = self.asks.iter().rev().nth(late) else { return };
@@ -392,7 +392,7 @@ proptest! {
         let mut both = Both { real, plain, now: SECOND, sample, asks: Vec::new() };
         for step in &steps {
             both.go(step);
-            // Between what happens it looks now and then: the rest of a minute is long.
+            // Samples between the events: otherwise a minute of rest takes too many steps.
             if step.kind >= 20 {
                 for _ in 0..step.ms / 40 {
                     both.now += Duration::from_millis(970);
