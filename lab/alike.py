@@ -1,4 +1,5 @@
-"""The same random commands for a plain server and for others that promise to answer alike, and what of a difference matters."""
+"""Sends the same random commands to a plain server and to others that must answer alike, and decides which differences
+matter."""
 
 import time
 from typing import NamedTuple

@@ -1,4 +1,5 @@
-"""Random commands of few keys for commands-alike: right ones, wrong ones, and values around the lengths where storage changes."""
+"""Random commands on a few keys for commands-alike: valid ones, invalid ones, and values near the lengths at which
+storage changes."""
 
 import random
 from typing import NamedTuple

@@ -1,11 +1,12 @@
-"""A balloon that the daemon takes for a virtio-mem device, so that the same daemon, agent and policy move memory either way.
+"""A balloon that looks like a virtio-mem device to the daemon, so that daemon, agent and policy are the same for both.
 
     proxy = Proxy(listen, monitor, boot_mib, device_file, device_mib)
 
-listens where the daemon expects QEMU's monitor (`listen`), and speaks to that of a VM which booted with all the memory that it
-may ever have and a virtio-balloon device (`monitor`). What the daemon asks the device for, the balloon leaves the guest beyond
-`boot_mib`; what the guest has beyond that is the device's size. As QEMU frees what a device gives up, the device's file, which
-the pool counts by, is freed when the balloon has grown.
+The proxy listens where the daemon expects QEMU's monitor (`listen`). It talks to the monitor (`monitor`) of a VM that
+booted with its largest memory and a virtio-balloon device. When the daemon requests a size of the device, the balloon
+leaves the guest that much beyond `boot_mib`. The guest's memory beyond `boot_mib` is the device's size. QEMU frees the
+memory that a virtio-mem device gives up; so when the balloon has grown, the proxy frees that much of the device's file,
+by which the pool counts.
 """
 
 import ctypes

@@ -1,5 +1,5 @@
-"""The replacement part of the memcached study: two programs with small and two with large working sets under each policy and
-scheme (the paper's Figure 5), and what a miss consists of (Figure 4)."""
+"""The replacement part of the memcached study: two programs with small and two with large working sets under each
+policy and scheme (the paper's Figure 5), and the components of a miss (Figure 4)."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The memcached study's report: the paper's figures beside ours, as one HTML page and as SVG."""
+"""The memcached study's report: the paper's figures and ours, as one HTML page and as SVG."""
 
 import html
 import json

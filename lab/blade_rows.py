@@ -1,4 +1,4 @@
-"""The memcached study's rows and findings: medians over rounds, and which of the paper's signs they bear out."""
+"""The memcached study's rows and findings: medians over rounds, and which of the paper's findings they confirm."""
 
 import json
 import statistics

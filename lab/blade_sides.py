@@ -1,5 +1,5 @@
-"""What the memcached study sets up and takes away again: a link to a namespace, a blade, and memcached with all its memory, on
-the blade, or on zram."""
+"""Sets up and removes the memcached study's sides: a link to a namespace, a blade, and memcached with all its memory
+local, on the blade, or on zram."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A headless Chromium of the test's own, driven by the Chrome DevTools protocol over a pair of pipes."""
+"""A headless Chromium for tests, driven by the Chrome DevTools protocol over a pair of pipes."""
 
 import base64
 import json

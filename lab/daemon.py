@@ -1,4 +1,4 @@
-"""What the tests of the daemon share: a daemon of one's own, its commands, its HTTP interface."""
+"""Helpers for tests of the daemon: a daemon for the test, its commands, its HTTP interface."""
 
 import http.client
 import json

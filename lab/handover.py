@@ -1,4 +1,4 @@
-"""What the tests of guest memory that is handed over share: `spillway guest-memory`, the small monitor, managers that are killed."""
+"""Helpers for tests of handed-over guest memory: `spillway guest-memory`, a small monitor, killing managers."""
 
 import json
 import os

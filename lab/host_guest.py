@@ -1,5 +1,5 @@
-"""Stock Debian guests under QEMU (TCG) as hosts of a network of their own: a bridge in a network namespace, which the
-test may cut and slow."""
+"""Stock Debian guests under QEMU (TCG) as hosts on a network of their own: a bridge in a network namespace, which the
+test can cut and slow down."""
 
 import base64
 import os

@@ -1,4 +1,4 @@
-"""Guests that lend each other memory: their certificates, their daemons, what they say, and a figure of their memory over
+"""Guests that lend each other memory: their certificates, daemons and statuses, and a figure of their memory over
 time."""
 
 import json

@@ -2,7 +2,7 @@
 
     lmcache_chunks.py SCENARIO URL COUNT
 
-Every byte is compared. What was stored must be found; a chunk that is not there must be a miss."""
+Compares every byte. Stored chunks must be found; a missing chunk must be a miss."""
 
 import asyncio
 import logging

@@ -1,4 +1,5 @@
-"""What the storage plug-in uses of LMCache and PyTorch, for tests where they are not installed: together they take 6 GB."""
+"""Stand-ins for the parts of LMCache and PyTorch that the storage plug-in uses, for tests without them: together they
+take 6 GB."""
 
 import enum
 import logging

@@ -1,9 +1,9 @@
-"""Small changes of the code that some test has to notice: drawn from those that cargo-mutants lists, or planted by hand.
+"""Small changes of the code that a test must notice: drawn from cargo-mutants' list, or planted by hand.
 
-What draws and runs them: long/store-mutants, long/guests-mutants. Environment:
+long/store-mutants and long/guests-mutants draw and run them. Environment:
 
-    MUTANTS_LIMIT   seconds that the tests may take, beyond which a mutant is caught since they do not end (600)
-    MUTANTS_WORK    where the copy and what is built go (lab/cache/mutants)
+    MUTANTS_LIMIT   time limit of the tests, seconds; a mutant with which they take longer counts as caught (600)
+    MUTANTS_WORK    folder of the copy and the build (lab/cache/mutants)
 """
 
 import json

@@ -1,5 +1,5 @@
-# Sourced by tests of what a stock kernel does over the network: a Debian guest under QEMU (TCG), whose
-# 10.0.2.2 is this host's loopback. Its programs lie on a disk, so that its memory is its own.
+# Sourced by tests of a stock kernel's network clients: a Debian guest under QEMU (TCG), whose 10.0.2.2 is this host's
+# loopback. Its programs lie on a disk, so that they take none of its memory.
 . "$(dirname "${BASH_SOURCE[0]}")/lab.sh"
 PROGRAMS=(/usr/sbin/nvme /usr/sbin/nbd-client /usr/bin/fio /usr/sbin/mkfs.ext4)
 MODULES=(virtio_pci virtio_net virtio_blk ext4 crc32c_generic nvme-tcp nbd hmac sha256_generic sha512_generic dh_generic)

@@ -1,4 +1,4 @@
-"""A host that speaks NVMe/TCP by hand, so that a test can leave what it sends unfinished."""
+"""A handwritten NVMe/TCP host, so that a test can leave commands incomplete."""
 
 import socket
 import struct

@@ -1,4 +1,5 @@
-"""What the test of the docs' commands knows of the pages: which blocks there are, and what can't run on one host."""
+"""The pages of the docs, for the test that runs their commands: which blocks there are, and which can't run on one
+host."""
 
 import re
 import subprocess

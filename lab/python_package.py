@@ -1,4 +1,4 @@
-"""The Python package as the tests use it: its Python half, and the library that was built beside the commands."""
+"""The Python package for tests: its Python half, and the library that was built beside the commands."""
 
 import os
 import pathlib

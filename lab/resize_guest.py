@@ -3,12 +3,12 @@ a virtio-serial port for the agent on a Unix socket.
 
     guest = Guest("one", kernel="kernel-release", devices=[Device("vm0", 4096, path=file)])
     guest.agent          the agent's socket, where a daemon (or AgentPort of this file) connects
-    guest.qmp            a QMP socket for the daemon; tests have a monitor of their own: guest.monitor.ask("qom-get", ...)
-    guest.run("free")    what a command prints in the guest, as root; ask() gives its status too
+    guest.qmp            a QMP socket for the daemon; tests use a monitor of their own: guest.monitor.ask("qom-get", ...)
+    guest.run("free")    the output of a command in the guest, as root; ask() also returns its exit code
     guest.plug("vm0", 512); guest.plugged_mib("vm0")
     guest.end()          QEMU quits
 
-Each line of the agent in the guest is in /run/agent.log there, and `session COMMAND` runs a command there in user.slice.
+The agent's lines are in /run/agent.log in the guest, and `session COMMAND` runs a command there in user.slice.
 """
 
 import atexit

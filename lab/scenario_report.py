@@ -1,5 +1,5 @@
-"""The scenarios' report: running times, and who had how much when, as one HTML page and as SVG; and ratios with their
-confidence as a table in Markdown."""
+"""The scenarios' report: running times and each program's memory over time, as one HTML page and as SVG; and ratios
+with their confidence intervals as a table in Markdown."""
 
 import html
 import json

@@ -1,4 +1,4 @@
-"""The report of long/guest-share: work and ratios as a table in Markdown, and who had how much when, as SVG."""
+"""The report of long/guest-share: work and ratios as a table in Markdown, and each guest's size over time as SVG."""
 
 import json
 import statistics

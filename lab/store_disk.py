@@ -1,4 +1,4 @@
-"""What the tests of `store.disk` share: a small file system, verified loads, an NBD client, kills."""
+"""Helpers for tests of `store.disk`: a small file system, verified loads, an NBD client, kills."""
 
 import json
 import os

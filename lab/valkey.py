@@ -1,4 +1,4 @@
-"""What the tests of the module share: Redis and Valkey with the module, and a client that takes errors for answers."""
+"""Helpers for tests of the module: Redis and Valkey with the module, and a client that returns errors as answers."""
 
 import os
 import pathlib

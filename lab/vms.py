@@ -1,4 +1,4 @@
-"""A daemon that grows and shrinks guests, and whether it, QEMU, the guest and the pool's files say the same.
+"""A daemon that grows and shrinks guests, and checks that it, QEMU, the guest and the pool's files agree.
 
     daemon = VmDaemon("d", '[[vm]]\\nname = "one"', sections="2560M")
     one = daemon.boots("one")

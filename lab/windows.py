@@ -1,4 +1,4 @@
-"""What tests of windows share: guests whose programs put values into the host's store.
+"""Helpers for tests of windows: guests whose programs put values into the host's store.
 
     daemon = VmDaemon("d", windowed("one"), "1G")
     guest = boots_windowed(daemon, "one")

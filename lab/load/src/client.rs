@@ -1,4 +1,4 @@
-//! Just enough of memcached's text protocol.
+//! A minimal client of memcached's text protocol.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// A server that does not answer for so long is taken for dead.
+/// A server that does not answer within this time counts as dead.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 trait Stream: Read + Write + Send {}
@@ -25,7 +25,7 @@ impl CacheClient {
     /// Connects to a server's Unix socket.
     ///
     /// # Errors
-    /// There is no server.
+    /// No server listens there.
     pub fn connect(socket: &Path) -> Result<Self> {
         let stream = UnixStream::connect(socket)
             .with_context(|| format!("no memcached at {}", socket.display()))?;
@@ -36,7 +36,7 @@ impl CacheClient {
     /// Connects to `HOST:PORT`, or to the Unix socket at a path with a slash.
     ///
     /// # Errors
-    /// There is no server.
+    /// No server listens there.
     pub fn connect_to(server: &str) -> Result<Self> {
         if server.contains('/') {
             return Self::connect(Path::new(server));
@@ -59,17 +59,17 @@ impl CacheClient {
     /// Stores a value.
     ///
     /// # Errors
-    /// The server says anything but STORED.
+    /// The server answers anything but STORED.
     pub fn set(&mut self, key: u64, value: &[u8]) -> Result<()> {
         self.store("set", key, value)?;
         ensure!(self.line == b"STORED", "set: {}", self.line.escape_ascii());
         Ok(())
     }
 
-    /// Stores a value if the server has none; false when it has one.
+    /// Stores a value if the server has none. Returns whether it was stored.
     ///
     /// # Errors
-    /// The server says anything but STORED and NOT_STORED.
+    /// The server answers anything but STORED and NOT_STORED.
     pub fn add(&mut self, key: u64, value: &[u8]) -> Result<bool> {
         self.store("add", key, value)?;
         match &*self.line {
@@ -88,12 +88,12 @@ impl CacheClient {
         self.read_line()
     }
 
-    /// Reads a value into `out`; false when the server has none.
+    /// Reads a value into `out`. Returns false if the server has none.
     ///
     /// # Errors
-    /// The connection fails, or the answer is not understood.
+    /// The connection fails, or the answer is invalid.
     pub fn get(&mut self, key: u64, out: &mut Vec<u8>) -> Result<bool> {
-        // One write: over TCP, each would be a packet of its own.
+        // One write: over TCP, each write would be a packet.
         self.request.clear();
         write!(self.request, "get key:{key}\r\n")?;
         self.reader.get_mut().write_all(&self.request)?;
@@ -115,7 +115,7 @@ impl CacheClient {
     /// A number of the server's statistics, such as `pid` or `evictions`.
     ///
     /// # Errors
-    /// The server does not say.
+    /// The server does not report it.
     pub fn statistic(&mut self, name: &str) -> Result<u64> {
         self.reader.get_mut().write_all(b"stats\r\n")?;
         let start = format!("STAT {name} ");

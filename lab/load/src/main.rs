@@ -1,11 +1,10 @@
-//! Loads a memcached with values that it can check, and measures how it answers.
+//! Loads a memcached with verifiable values, and measures its answers.
 //!
-//! `spillway-load run` fills a server, asks it with a skewed mix of requests, then reads every
-//! value once more; each value read is compared byte by byte with what was last written.
-//! `spillway-load table` lays two such runs beside each other.
+//! `spillway-load run` fills a server, sends a skewed mix of requests, then reads every value once more. It compares
+//! each value byte by byte with the last written one. `spillway-load table` prints two runs side by side.
 //!
-//! `spillway-load study`, `replay` and `curve` are the load of the memcached study (lab/blade-study):
-//! a cache of web pages with the sizes and the popularity of the memory-blade paper.
+//! `spillway-load study`, `replay` and `curve` are the load of the memcached study (lab/blade-study): a cache of web
+//! pages with the sizes and the popularity in the memory-blade paper.
 
 #![forbid(unsafe_code)]
 
@@ -22,31 +21,31 @@ use std::time::Duration;
 
 use clap::Parser;
 
-/// Loads a memcached with checked values.
+/// Loads a memcached with verified values.
 #[derive(Debug, Parser)]
 enum Command {
-    /// Fills a server, asks it, checks every value; prints what it measured as JSON.
+    /// Fills a server, sends requests, and checks every value. Writes its measurements as JSON.
     Run {
         /// The server's Unix socket.
         #[arg(long)]
         socket: PathBuf,
-        /// Bytes of values in all, MiB.
+        /// Size of all values, MiB.
         #[arg(long, default_value_t = 512)]
         values_mib: u64,
-        /// How long to ask, seconds.
+        /// How long to send requests, seconds.
         #[arg(long, default_value_t = 20)]
         seconds: u64,
-        /// Connections, each with a thread and keys of its own.
+        /// Connections, each with its own thread and keys.
         #[arg(long, default_value_t = 4)]
         connections: usize,
-        /// Shown before the progress bar.
+        /// Prefix of the progress bar.
         #[arg(long, default_value = "memcached")]
         name: String,
-        /// Where the measurements go.
+        /// The file for the measurements.
         #[arg(long)]
         output: PathBuf,
     },
-    /// Prints two runs beside each other.
+    /// Prints two runs side by side.
     Table {
         /// Measurements of the server with all its memory.
         plain: PathBuf,
@@ -55,11 +54,11 @@ enum Command {
         /// Statistics of the paged run.
         stats: PathBuf,
     },
-    /// Asks a cache of web pages, closed loop and open loop; prints what it measured as JSON.
+    /// Sends requests to a cache of web pages, in a closed loop and an open loop. Writes its measurements as JSON.
     Study(study::Study),
-    /// Replays the whole trace into an empty cache; prints the hit fraction as JSON.
+    /// Replays the whole trace into an empty cache. Writes the hit fraction as JSON.
     Replay(study::Replay),
-    /// Computes the hit fraction of the trace over capacities, as an LRU list has it, as JSON.
+    /// Computes the trace's hit fraction over the capacity of an LRU list. Writes JSON.
     Curve(study::Curve),
 }
 

@@ -1,4 +1,4 @@
-//! What a process takes.
+//! The memory of a process.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 /// Proportional set size of a process, bytes: all its resident pages, shared ones by their share.
 ///
 /// # Errors
-/// The process is gone or not ours.
+/// The process has ended, or belongs to another user.
 pub fn pss_bytes(pid: u64) -> Result<u64> {
     let path = format!("/proc/{pid}/smaps_rollup");
     let text = fs::read_to_string(&path).with_context(|| path.clone())?;

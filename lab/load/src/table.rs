@@ -1,4 +1,4 @@
-//! Two runs beside each other.
+//! Prints two runs side by side.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use crate::work::Measured;
 
-/// Prints the table of a plain run, a paged one, and the paged run's statistics.
+/// Prints the table of a plain run and a paged one, with the paged run's statistics.
 ///
 /// # Errors
-/// A file is missing or not what it should be.
+/// A file is missing or invalid.
 pub fn print(plain: &Path, paged: &Path, stats: &Path) -> Result<()> {
     let plain: Measured = read(plain)?;
     let paged: Measured = read(paged)?;

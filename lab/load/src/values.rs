@@ -1,4 +1,4 @@
-//! The values: half of them real text, half random bytes, all known from their key and version.
+//! The values: half of them real text, half random bytes. Key and version determine each value.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,33 +7,33 @@ use anyhow::{Result, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Where the text is from: what every Debian has, licences, copyright notices, and Perl's library.
+/// Sources of the text that every Debian has: licences, copyright notices, and Perl's library.
 const TEXT_SOURCES: [&str; 3] =
     ["/usr/share/common-licenses", "/usr/share/doc", "/usr/lib/x86_64-linux-gnu/perl-base"];
-/// Enough text that values seldom share it.
+/// Enough text that values rarely share it.
 const TEXT_BYTES: usize = 8 << 20;
-/// Largest part of one file, so that no file makes up most of the text.
+/// Largest part of a file, so that no file dominates the text.
 const FILE_BYTES: usize = 128 << 10;
 /// Shortest and longest value, bytes.
 const LENGTHS: (u64, u64) = (1000, 8000);
-/// Key and version stand before the body of each value.
+/// Bytes of the key and version before the body of each value.
 const HEAD_BYTES: usize = 16;
-/// Piece by which the text's LZ4 ratio is measured, a page.
+/// The text's LZ4 ratio is measured by pieces of a page.
 const PAGE_BYTES: usize = 4096;
 
 /// Real text.
 pub struct Corpus {
-    /// All of it.
+    /// The whole text.
     pub text: Vec<u8>,
-    /// Size of the text to its size under LZ4, page by page.
+    /// Size of the text divided by its size under LZ4, page by page.
     pub lz4_ratio: f64,
 }
 
 impl Corpus {
-    /// Reads text from what is installed.
+    /// Reads text from installed files.
     ///
     /// # Errors
-    /// There is too little of it.
+    /// There is too little text.
     pub fn load() -> Result<Self> {
         let mut text = Vec::new();
         for source in TEXT_SOURCES {
@@ -51,7 +51,7 @@ impl Corpus {
     }
 }
 
-/// Adds the text of a file, or of all files below a folder, in the order of their names.
+/// Adds the text of a file, or of all files below a folder in the order of their names.
 fn take_text(path: &Path, text: &mut Vec<u8>) {
     if text.len() >= TEXT_BYTES {
         return;
@@ -70,19 +70,19 @@ fn take_text(path: &Path, text: &mut Vec<u8>) {
     }
 }
 
-/// All values, dealt out to connections so that each knows what it wrote last.
+/// All values, distributed to connections so that each knows what it last wrote.
 #[derive(Clone, Copy)]
 pub struct Values<'a> {
-    /// The text of every other value.
+    /// The text of half of the values.
     pub corpus: &'a Corpus,
-    /// How many there are.
+    /// The number of values.
     pub count: u64,
     /// Connections that share them.
     pub connections: usize,
 }
 
 impl<'a> Values<'a> {
-    /// As many values as make up `bytes`.
+    /// As many values as fill `bytes`.
     pub fn new(corpus: &'a Corpus, bytes: u64, connections: usize) -> Self {
         let mut count = 0;
         let mut total = 0;
@@ -122,7 +122,7 @@ impl<'a> Values<'a> {
     }
 }
 
-/// Half of the values are text, whatever their length and their connection.
+/// Half of the values are text, independent of their length and connection.
 fn is_text(key: u64) -> bool {
     mix(key) & 1 == 0
 }
@@ -138,7 +138,7 @@ pub fn mix(key: u64) -> u64 {
     key ^ key >> 31
 }
 
-/// What the values are, for the table.
+/// The description of the values, for the table.
 pub fn description(values: &Values<'_>) -> String {
     format!(
         "{} values of {} to {} bytes, {} MiB in all: half random bytes, half text (licences, \

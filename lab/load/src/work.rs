@@ -1,4 +1,4 @@
-//! Filling, asking and checking, a thread for each connection.
+//! Fills, requests and checks, with a thread for each connection.
 
 use std::path::Path;
 use std::thread;
@@ -16,47 +16,47 @@ use crate::client::CacheClient;
 use crate::memory;
 use crate::values::{Values, description};
 
-/// Skew of the requests over the keys, as YCSB's.
+/// Skew of the requests over the keys, as in YCSB.
 const ZIPF: f64 = 0.99;
-/// One request in so many is a set.
+/// One request in this many is a set.
 const SET_EVERY: u32 = 10;
-/// How often the progress bar moves, requests.
+/// Requests between two updates of the progress bar.
 const PROGRESS_EVERY: u64 = 256;
 
-/// What one run measured.
+/// The measurements of a run.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// What the values are.
+    /// The description of the values.
     pub description: String,
     /// Connections.
     pub connections: usize,
-    /// Values set a second while filling.
+    /// Values set per second while filling.
     pub fills_per_second: f64,
-    /// Requests a second of the mix.
+    /// Requests per second of the mix.
     pub requests_per_second: f64,
-    /// Half of the requests took no longer, µs.
+    /// The median request time, µs.
     pub p50_us: f64,
-    /// 99 in a hundred took no longer, µs.
+    /// The 99th percentile of the request times, µs.
     pub p99_us: f64,
     /// Values read and compared.
     pub verified: u64,
-    /// Of these, wrong or missing.
+    /// Wrong or missing values among these.
     pub wrong: u64,
-    /// What the server's process took after the mix, bytes.
+    /// Memory of the server's process after the mix, bytes.
     pub pss_bytes: u64,
 }
 
-/// A server and what to load it with.
+/// A server and its load.
 pub struct Load<'a> {
     /// The server's Unix socket.
     pub socket: &'a Path,
-    /// What it is filled with.
+    /// The values to fill it with.
     pub values: Values<'a>,
-    /// Shown before the progress bar.
+    /// Prefix of the progress bar.
     pub name: &'a str,
 }
 
-/// One connection: its keys, each with the version last written.
+/// A connection: its keys, and the last written version of each.
 struct Worker<'a> {
     client: CacheClient,
     values: Values<'a>,
@@ -70,10 +70,10 @@ struct Worker<'a> {
 }
 
 impl Load<'_> {
-    /// Fills the server, asks it for `time`, and reads every value once more.
+    /// Fills the server, sends requests for `time`, and reads every value once more.
     ///
     /// # Errors
-    /// The server does not answer as it should.
+    /// The server does not answer as expected.
     pub fn run(&self, time: Duration) -> Result<Measured> {
         let mut workers = (0..self.values.connections)
             .map(|connection| Worker::new(self.socket, self.values, connection))
@@ -108,7 +108,7 @@ impl Load<'_> {
         })
     }
 
-    /// Runs one stage on all connections at once; gives how long it took.
+    /// Runs one stage on all connections at once. Returns its duration.
     fn stage<'w, F>(
         &self,
         what: &str,
@@ -119,7 +119,7 @@ impl Load<'_> {
     where
         F: Fn(&mut Worker<'w>, &ProgressBar) -> Result<()> + Sync,
     {
-        // Hidden by itself when standard error is no terminal.
+        // The bar hides itself if standard error is not a terminal.
         let bar =
             ProgressBar::new(length).with_message(format!("{}: {what}", self.name)).with_style(
                 ProgressStyle::with_template("{msg:34} {wide_bar} {percent:>3} % {eta:>4}")?,
@@ -141,7 +141,7 @@ impl<'a> Worker<'a> {
     fn new(socket: &Path, values: Values<'a>, connection: usize) -> Result<Self> {
         let mut random = SmallRng::seed_from_u64(connection as u64);
         let mut keys: Vec<_> = values.keys_of(connection).into_iter().map(|key| (key, 1)).collect();
-        // Which keys are popular has nothing to do with where their values lie.
+        // A key's popularity is independent of the place of its value.
         keys.shuffle(&mut random);
         Ok(Self {
             client: CacheClient::connect(socket)?,
@@ -205,7 +205,7 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Reads a value and compares it with what was written last; gives how long the answer took.
+    /// Reads a value and compares it with the last written one. Returns the time of the answer.
     fn get_checked(&mut self, rank: usize) -> Result<Duration> {
         let (key, version) = self.keys[rank];
         let sent = Instant::now();

@@ -5,10 +5,10 @@ use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 /// Limits that no test reaches by accident.
 pub const WIDE: Limits = Limits { connections_max: 64, operations_max: 4096, bytes_max: 512 << 20 };
 
-/// What a host must prove to know, and its length, by the host's NQN.
+/// Finds the secret of a host, and its length, by the host's NQN.
 type FindSecret = Box<dyn Fn(&str) -> Option<([u8; 64], usize)> + Send + Sync>;
 
-/// Lets everybody in as one client, unless it is told otherwise. It counts nothing.
+/// Admits every connection as one client, unless configured otherwise. It does not count connections.
 pub struct OneClient {
     client: ClientId,
     limits: Limits,
@@ -17,22 +17,22 @@ pub struct OneClient {
 }
 
 impl OneClient {
-    /// Everybody is this client, with limits that are [`WIDE`]; no host need authenticate.
+    /// Every connection is this client, with the limits [`WIDE`]; no host must authenticate.
     pub fn new(client: ClientId) -> Self {
         Self { client, limits: WIDE, is_known: Box::new(|_| true), secret: Box::new(|_| None) }
     }
 
-    /// The client may have this much.
+    /// Sets the client's limits.
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// Only those whom `is_known` knows are let in.
+    /// Admits only identities for which `is_known` returns true.
     pub fn only(self, is_known: impl Fn(Identity<'_>) -> bool + Send + Sync + 'static) -> Self {
         Self { is_known: Box::new(is_known), ..self }
     }
 
-    /// Hosts for which there is a secret must prove to know it.
+    /// Hosts with a secret must authenticate.
     pub fn with_secret(
         self,
         secret: impl Fn(&str) -> Option<([u8; 64], usize)> + Send + Sync + 'static,

@@ -8,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 use tempfile::TempDir;
 
-/// An authority, and a folder for what it signs, which goes with it.
+/// An authority, and a folder for its files, which is removed with it.
 pub struct Authority {
     certificate: Certificate,
     key: KeyPair,
@@ -29,10 +29,10 @@ impl Default for Authority {
 }
 
 impl Authority {
-    /// One that nobody else knows.
+    /// A new authority.
     ///
     /// # Panics
-    /// When there can be no temporary folder.
+    /// If there is no temporary folder.
     pub fn new() -> Self {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -44,7 +44,7 @@ impl Authority {
         Self { certificate, key, folder, path }
     }
 
-    /// The file with its own certificate, by which those that trust it know what it signs.
+    /// The file with its own certificate, for those that trust it.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -59,10 +59,10 @@ impl Authority {
         self.certificate.der()
     }
 
-    /// Signs a certificate with these DNS names and addresses; perhaps with none.
+    /// Signs a certificate with these DNS names and addresses; there may be none.
     ///
     /// # Panics
-    /// When a name can't stand in a certificate.
+    /// If a name is not valid in a certificate.
     pub fn sign(&self, names: &[&str]) -> Signed {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let key = KeyPair::generate().unwrap();
@@ -70,10 +70,11 @@ impl Authority {
         Signed { certificate: params.signed_by(&key, &self.certificate, &self.key).unwrap(), key }
     }
 
-    /// Files of a new certificate for `name`, in place of those that there were; the authority beside them is this one.
+    /// Writes the files of a new certificate for `name`, and replaces existing ones. This authority's certificate is
+    /// beside them.
     ///
     /// # Panics
-    /// When they can't be written.
+    /// If they can't be written.
     pub fn files(&self, name: &str) -> Files {
         let signed = self.sign(&[name]);
         let write = |kind: &str, text: String| {
@@ -88,19 +89,19 @@ impl Authority {
         }
     }
 
-    /// Settings of the server `name`, which asks its clients for certificates of this authority.
+    /// Settings of the server `name`, which requires clients' certificates to be signed by this authority.
     pub fn server(&self, name: &str, versions: Versions) -> ServerSettings {
         ServerSettings::load(&self.files(name), versions).unwrap()
     }
 
-    /// Settings of the client `name` of the server `server`, whose certificate must be of this authority.
+    /// Settings of the client `name` of the server `server`, whose certificate must be signed by this authority.
     pub fn client(&self, name: &str, server: &str) -> ClientSettings {
         ClientSettings::load(&self.files(name), &self.path, server).unwrap()
     }
 }
 
 impl Signed {
-    /// The certificate as in a file.
+    /// The certificate as PEM.
     pub fn pem(&self) -> String {
         self.certificate.pem()
     }
@@ -110,7 +111,7 @@ impl Signed {
         self.certificate.der()
     }
 
-    /// Its key as in a file.
+    /// Its key as PEM.
     pub fn key_pem(&self) -> String {
         self.key.serialize_pem()
     }

@@ -1,8 +1,7 @@
-//! What tests of several crates need, written once.
+//! Helpers for tests of several crates.
 //!
-//! Only dev-dependencies may name this crate (`cargo xtask layering`). It knows core/types and platform/tls and nothing
-//! above, so that the tests of every other crate can use it. Everything panics where it can't go on: a failure is the
-//! test's.
+//! Only dev-dependencies may name this crate (`cargo xtask layering`). It depends only on core/types and platform/tls,
+//! so that the tests of every other crate can use it. The helpers panic on errors, which fails the test.
 
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,18 @@
-//! Pages of which a test knows how they compress.
+//! Pages with known compressibility.
 
 use spillway_types::PAGE_BYTES;
 
 use crate::random;
 
-/// A page that LZ4 can't shrink, another for each seed.
+/// A page that LZ4 can't compress, different for each seed.
 pub fn incompressible(seed: impl Into<u64>) -> [u8; PAGE_BYTES] {
     let mut page = [0; PAGE_BYTES];
     random::fill(&mut page, seed);
     page
 }
 
-/// A page of which LZ4 leaves a little more than `random_bytes`, another for each number: noise, then zeros, then the
-/// number.
+/// A page that LZ4 compresses to a little more than `random_bytes`, different for each number: noise, then zeros, then
+/// the number.
 pub fn compressible(number: impl Into<u64>, random_bytes: usize) -> [u8; PAGE_BYTES] {
     let (number, mut page) = (number.into(), [0; PAGE_BYTES]);
     random::fill(&mut page[..random_bytes], number);
@@ -20,10 +20,10 @@ pub fn compressible(number: impl Into<u64>, random_bytes: usize) -> [u8; PAGE_BY
     page
 }
 
-/// Readable text that is in every page of [`half_text`].
+/// The readable text in every page of [`half_text`].
 pub const TEXT: &[u8; 8] = b"spillway";
 
-/// A page that LZ4 shrinks to a little more than half, another for each seed: every second word is [`TEXT`].
+/// A page that LZ4 compresses to a little more than half, different for each seed: every second word is [`TEXT`].
 pub fn half_text(seed: impl Into<u64>) -> [u8; PAGE_BYTES] {
     let mut page = incompressible(seed);
     page.chunks_mut(16).for_each(|words| words[..8].copy_from_slice(TEXT));

@@ -1,12 +1,12 @@
-//! Numbers and bytes that look random and follow from a seed, so that a failure can be repeated.
+//! Reproducible random numbers and bytes, so that a failure can be repeated.
 
-/// SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators",
-/// 2014). Its own code, so that a seed means the same whatever crates are updated.
+/// SplitMix64 (G. L. Steele, D. Lea, C. H. Flood, "Fast splittable pseudorandom number generators", 2014). Implemented
+/// here, so that a seed keeps its meaning when crates are updated.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// Numbers that follow from `seed`. Those of neighbouring seeds have nothing to do with each other.
+    /// Numbers from `seed`. The numbers of neighbouring seeds are independent.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Fills `bytes` with what no compression shrinks, other bytes for each seed.
+/// Fills `bytes` with incompressible data, different for each seed.
 pub fn fill(bytes: &mut [u8], seed: impl Into<u64>) {
     let mut random = Random::new(seed.into());
     for word in bytes.chunks_mut(8) {
@@ -39,7 +39,7 @@ pub fn fill(bytes: &mut [u8], seed: impl Into<u64>) {
     }
 }
 
-/// So many bytes that no compression shrinks, other bytes for each seed.
+/// This many incompressible bytes, different for each seed.
 pub fn noise(seed: impl Into<u64>, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fill(&mut bytes, seed);

@@ -1,4 +1,4 @@
-//! The other ends of sockets.
+//! The peers of sockets under test.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener};
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::wait;
 
-/// A Unix socket whose first connection is served by a thread of the test. Those that come later wait.
+/// A Unix socket. A thread of the test serves its first connection; later ones wait.
 pub struct UnixServer<T> {
     path: PathBuf,
     served: JoinHandle<T>,
@@ -19,10 +19,10 @@ pub struct UnixServer<T> {
 }
 
 impl<T: Send + 'static> UnixServer<T> {
-    /// Has `serve` serve the first connection. It goes on when this is dropped, until the client is gone.
+    /// Lets `serve` serve the first connection. After this is dropped, it continues until the client has ended.
     ///
     /// # Panics
-    /// When there can be no temporary folder.
+    /// If there is no temporary folder.
     pub fn start(serve: impl FnOnce(UnixStream) -> T + Send + 'static) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
@@ -31,40 +31,40 @@ impl<T: Send + 'static> UnixServer<T> {
         Self { path, served, _folder: folder }
     }
 
-    /// Where it listens.
+    /// The path on which it listens.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Waits until the connection is served, and gives what came of it.
+    /// Waits until the connection was served. Returns the result of `serve`.
     ///
     /// # Panics
-    /// As the thread did.
+    /// If the thread panicked.
     pub fn finish(self) -> T {
         self.served.join().unwrap_or_else(|why| panic::resume_unwind(why))
     }
 }
 
-/// An address of this host where nobody listens.
+/// An address of this host without a listener.
 ///
 /// # Panics
-/// When there is no free port.
+/// If there is no free port.
 pub fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// Listens where a server listened that has just ended, which may hold its port for a moment.
+/// Listens on the address of a server that has just ended, whose port may be busy for a moment.
 ///
 /// # Panics
-/// When somebody else has the port.
+/// If another process has the port.
 pub fn listen_again(address: SocketAddr) -> TcpListener {
     wait::until_some("a port that is free again", || TcpListener::bind(address).ok())
 }
 
-/// Reads as many bytes as are expected, which must be these.
+/// Reads as many bytes as expected, and compares them.
 ///
 /// # Panics
-/// When they are others, or do not come.
+/// If they differ or do not arrive.
 #[track_caller]
 pub fn expect(stream: &mut impl Read, expected: &[u8]) {
     let mut read = vec![0; expected.len()];
@@ -74,10 +74,10 @@ pub fn expect(stream: &mut impl Read, expected: &[u8]) {
     assert!(read == expected, "other bytes came: {start:?}");
 }
 
-/// Reads until the other side has closed, also by a reset. How many bytes came.
+/// Reads until the peer has closed, even by a reset. Returns the number of bytes.
 ///
 /// # Errors
-/// When it does not close before the stream's timeout, or has not closed and the stream does not block.
+/// If it does not close before the stream's timeout, or the stream is non-blocking and not closed.
 pub fn read_until_closed(stream: &mut impl Read) -> io::Result<usize> {
     let (mut bytes, mut buffer) = (0, vec![0; 1 << 16]);
     loop {
@@ -90,7 +90,7 @@ pub fn read_until_closed(stream: &mut impl Read) -> io::Result<usize> {
     }
 }
 
-/// Whether [`read_until_closed`] comes to the end.
+/// Whether [`read_until_closed`] reaches the end.
 pub fn is_closed(stream: &mut impl Read) -> bool {
     read_until_closed(stream).is_ok()
 }

@@ -1,42 +1,42 @@
-//! Waiting for what other threads and processes do.
+//! Waits for other threads and processes.
 //!
-//! What they wait for is a text, or `std::fmt::from_fn`, which tells a failed test what there is instead.
+//! The description of the condition is a text, or a `std::fmt::from_fn` that shows a failed test the actual state.
 //!
-//! A test never sleeps for as long as something should take: it looks until it is so, and gives up after a time that
-//! no machine takes, however busy it is.
+//! A test never sleeps for the expected time of an operation. It polls until the condition holds, and gives up after a
+//! time that exceeds that of the busiest machine.
 
 use std::fmt::{Debug, Display};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a test waits for what must happen. It says nothing about how soon it should.
+/// How long a test waits for a necessary event. This is not a limit on its speed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Waits until `holds`.
 ///
 /// # Panics
-/// Says that it waited for `what` after [`PATIENCE`].
+/// If `what` does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn until(what: impl Display, holds: impl FnMut() -> bool) {
     within(PATIENCE, what, holds);
 }
 
-/// As [`until`], where the time has a meaning.
+/// Like [`until`], if the time matters.
 ///
 /// # Panics
-/// Says that it waited for `what` after `limit`.
+/// If `what` does not hold within `limit`.
 #[track_caller]
 pub fn within(limit: Duration, what: impl Display, mut holds: impl FnMut() -> bool) {
     let found = look(Instant::now() + limit, || holds().then_some(()));
     assert!(found.is_some(), "waited {limit:?} for {what}");
 }
 
-/// Waits until `find` finds something.
+/// Waits until `find` returns a value.
 ///
 /// # Panics
-/// Says that it waited for `what` after [`PATIENCE`].
+/// If there is no value within [`PATIENCE`].
 #[track_caller]
 pub fn until_some<T>(what: impl Display, find: impl FnMut() -> Option<T>) -> T {
     let Some(found) = look(Instant::now() + PATIENCE, find) else {
@@ -45,10 +45,10 @@ pub fn until_some<T>(what: impl Display, find: impl FnMut() -> Option<T>) -> T {
     found
 }
 
-/// Waits until `actual` gives what is `expected`.
+/// Waits until `actual` returns `expected`.
 ///
 /// # Panics
-/// Says what it gives instead after [`PATIENCE`].
+/// If it returns another value after [`PATIENCE`].
 #[track_caller]
 pub fn until_equal<T: Debug + PartialEq>(
     what: impl Display,
@@ -71,7 +71,8 @@ pub fn after_ms(milliseconds: u64) -> Instant {
     Instant::now() + Duration::from_millis(milliseconds)
 }
 
-/// What `find` finds before the end. It looks once more after the last pause, so a thread that was not run is no failure.
+/// The value that `find` returns before the end. It is called once more after the last pause, so a delayed thread does
+/// not cause a failure.
 fn look<T>(end: Instant, mut find: impl FnMut() -> Option<T>) -> Option<T> {
     loop {
         let is_last = Instant::now() >= end;

@@ -1,4 +1,4 @@
-//! When the requests of an open loop are due: a Poisson process, the same for the same seed.
+//! The due times of requests in an open loop: a Poisson process, reproducible by its seed.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use rand_distr::{Distribution, Exp};
 
 /// The due times of one connection, from the start of the loop.
 ///
-/// Requests of all connections together form a Poisson process too.
+/// The requests of all connections together are a Poisson process too.
 pub struct Arrivals {
     gaps_s: Exp<f64>,
     random: SmallRng,
@@ -17,7 +17,7 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// So many requests a second on average.
+    /// This many requests per second on average.
     ///
     /// # Errors
     /// The rate is not above 0.

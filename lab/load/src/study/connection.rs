@@ -1,4 +1,4 @@
-//! One connection of the study: what it asks, and what it counts.
+//! A connection of the study: its requests and counts.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::values::Corpus;
 
 const PAGE_BYTES: usize = 4096;
 
-/// What was asked and answered.
+/// Counts of requests and answers.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Counts {
     /// Gets.
     pub gets: u64,
-    /// Of these, those that found a value.
+    /// Those gets that found a value.
     pub hits: u64,
     /// Sets.
     pub sets: u64,
@@ -27,21 +27,21 @@ pub struct Counts {
     pub adds: u64,
     /// Bytes of the values read and written.
     pub value_bytes: u64,
-    /// Pages that these values fill, each value by itself.
+    /// Pages of these values, each value rounded up.
     pub value_pages: u64,
-    /// Values read and compared, byte by byte.
+    /// Values read and compared byte by byte.
     pub verified: u64,
-    /// Of these, wrong; and adds that were refused after a miss.
+    /// Wrong values among these, and adds that were refused after a miss.
     pub wrong: u64,
 }
 
 impl Counts {
-    /// Requests of all kinds.
+    /// The number of requests of all kinds.
     pub const fn requests(&self) -> u64 {
         self.gets + self.sets + self.adds
     }
 
-    /// Adds those of another connection.
+    /// Adds the counts of another connection.
     pub const fn merge(&mut self, other: &Self) {
         self.gets += other.gets;
         self.hits += other.hits;
@@ -59,7 +59,7 @@ impl Counts {
     }
 }
 
-/// A connection with its keys, each with the version last written.
+/// A connection with its keys and the last written version of each.
 pub struct Connection<'a> {
     client: CacheClient,
     trace: Trace,
@@ -68,9 +68,9 @@ pub struct Connection<'a> {
     keys: Vec<(u64, u64)>,
     value: Vec<u8>,
     found: Vec<u8>,
-    /// What was counted since it was last taken.
+    /// Counts since they were last taken.
     pub counts: Counts,
-    /// Times since they were last taken.
+    /// Request times since they were last taken.
     pub times: Histogram,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Connection<'a> {
     /// Connects.
     ///
     /// # Errors
-    /// There is no server.
+    /// No server listens there.
     pub fn new(server: &str, trace: Trace, corpus: &'a Corpus, number: u64) -> Result<Self> {
         Ok(Self {
             client: CacheClient::connect_to(server)?,
@@ -93,11 +93,11 @@ impl<'a> Connection<'a> {
         })
     }
 
-    /// Brings the server to where it is when half of the trace has been replayed: stores each value
-    /// that came up, in the order of the keys. Continues with the other half.
+    /// Brings the server to the state after half of the trace: stores each value that has occurred, in the order of the
+    /// keys. Continues with the other half.
     ///
     /// # Errors
-    /// The server does not answer as it should.
+    /// The server does not answer as expected.
     pub fn fill(&mut self) -> Result<()> {
         let mut came_up = vec![false; self.keys.len()];
         for _ in 0..self.trace.requests_of_connection() / 2 {
@@ -108,18 +108,18 @@ impl<'a> Connection<'a> {
         ranks.into_iter().try_for_each(|rank| self.set(rank).map(drop))
     }
 
-    /// Asks for the whole trace of this connection, one request after the other.
+    /// Sends the whole trace of this connection, one request after the other.
     ///
     /// # Errors
-    /// The server does not answer as it should.
+    /// The server does not answer as expected.
     pub fn replay(&mut self) -> Result<()> {
         (0..self.trace.requests_of_connection()).try_for_each(|_| self.ask(None))
     }
 
-    /// Asks without a pause until the time is over.
+    /// Sends requests without a pause until the time is over.
     ///
     /// # Errors
-    /// The server does not answer as it should.
+    /// The server does not answer as expected.
     pub fn closed(&mut self, time: Duration) -> Result<()> {
         let began = Instant::now();
         while began.elapsed() < time {
@@ -128,16 +128,16 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Asks when requests are due until the time is over. A request that is late counts its delay.
+    /// Sends requests at their due times until the time is over. A late request includes its delay.
     ///
     /// # Errors
-    /// The server does not answer as it should.
+    /// The server does not answer as expected.
     pub fn open(&mut self, began: Instant, time: Duration, arrivals: Arrivals) -> Result<()> {
         for due in arrivals.take_while(|due| *due < time) {
             let due = began + due;
             thread::sleep(due.saturating_duration_since(Instant::now()));
             self.ask(Some(due))?;
-            // An overloaded server makes the queue grow without end: so much says enough.
+            // An overloaded server makes the queue grow without end. Stop after twice the time.
             if began.elapsed() > 2 * time {
                 break;
             }
@@ -148,7 +148,7 @@ impl<'a> Connection<'a> {
     /// Reads every key once, and compares.
     ///
     /// # Errors
-    /// The server does not answer as it should.
+    /// The server does not answer as expected.
     pub fn check(&mut self) -> Result<()> {
         (0..self.keys.len()).try_for_each(|rank| self.get(rank).map(drop))
     }
@@ -157,8 +157,8 @@ impl<'a> Connection<'a> {
         self.requests.next().expect("requests have no end")
     }
 
-    /// One request of the trace, and the store that follows a miss. Times count from when the
-    /// request was due, or else from when it was sent.
+    /// Sends a request of the trace, and the store after a miss. The time counts from the due time, or else from the
+    /// sending.
     fn ask(&mut self, due: Option<Instant>) -> Result<()> {
         let late = due.map_or(Duration::ZERO, |due| due.elapsed());
         match self.next_request() {
@@ -213,13 +213,13 @@ impl<'a> Connection<'a> {
         let sent = Instant::now();
         let stored = self.client.add(key, &self.value)?;
         self.counts.adds += 1;
-        // Nobody else has this key: where a get missed, an add must store.
+        // No other connection has this key: after a miss, an add must store.
         self.counts.wrong += u64::from(!stored);
         self.counts.moved(self.value.len());
         Ok(sent.elapsed())
     }
 
-    /// The value that a key now has.
+    /// Writes the present value of a key into the buffer. Returns the key.
     fn make(&mut self, rank: usize) -> u64 {
         let (key, version) = self.keys[rank];
         self.trace.make(self.corpus, key, version, &mut self.value);

@@ -1,4 +1,4 @@
-//! The hit fraction over the cache's capacity, as one LRU list has it for the whole trace.
+//! The hit fraction over the cache's capacity, for one LRU list and the whole trace.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,11 @@ use serde::Serialize;
 
 use super::pages::{Request, Requests, Trace, keys_of};
 
-/// memcached's slab classes: the first, the growth from one to the next, and what stands before
-/// each value.
+/// memcached's slab classes: the first, the growth factor between classes, and the bytes before each value.
 const FIRST_CLASS_BYTES: f64 = 96.0;
 const CLASS_GROWTH: f64 = 1.25;
 const ITEM_BYTES: usize = 64;
-/// The paper's largest capacity is past 6 GB.
+/// The paper's capacities, of which the largest exceed 6 GB.
 const CAPACITIES_GIB: [f64; 11] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 5.5, 6.0, 7.0];
 
 /// The hit fraction at some capacities.
@@ -20,17 +19,17 @@ const CAPACITIES_GIB: [f64; 11] = [0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 5.5,
 pub struct HitCurve {
     /// Requests of the trace.
     pub requests: u64,
-    /// Of these, gets.
+    /// Gets among these.
     pub gets: u64,
-    /// Keys that came up.
+    /// Keys that occurred.
     pub unique_keys: u64,
     /// Mean bytes of their values.
     pub mean_bytes: f64,
-    /// Capacity in GiB of the full scale, and the share of the gets that hit.
+    /// Capacity in GiB at full scale, and the fraction of the gets that hit.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Sums over positions, each update and each sum in logarithmic time (a Fenwick tree).
+/// Sums over positions. Updates and sums take logarithmic time (a Fenwick tree).
 struct Sums(Vec<i64>);
 
 impl Sums {
@@ -42,7 +41,7 @@ impl Sums {
         }
     }
 
-    /// The sum of all positions below.
+    /// The sum of all positions below this one.
     fn below(&self, position: usize) -> i64 {
         let (mut at, mut sum) = (position, 0);
         while at > 0 {
@@ -60,11 +59,10 @@ fn chunk_bytes(length: usize) -> i64 {
     (FIRST_CLASS_BYTES * CLASS_GROWTH.powf(steps.ceil())) as i64
 }
 
-/// Computes the curve. A value hits in every cache that is large enough for all values that were
-/// asked for since it was itself.
+/// Computes the curve. A value hits in every cache that can hold all values requested since its own last request.
 ///
 /// # Errors
-/// The trace's options are refused.
+/// The trace's options are invalid.
 pub fn hit_curve(trace: &Trace) -> Result<HitCurve> {
     let trace = trace.checked()?;
     let mut streams = (0..trace.connections)
@@ -130,7 +128,7 @@ mod tests {
         let curve = hit_curve(&TEST).unwrap();
         assert!(curve.points.is_sorted_by(|a, b| a.1 <= b.1), "{:?}", curve.points);
         let at = |gib| curve.points.iter().find(|point| point.0 == gib).unwrap().1;
-        // A median of 1 ms at a miss of 10 ms and a hit of 0.1 ms, at 6 GB and no less.
+        // A median of 1 ms, with a miss of 10 ms and a hit of 0.1 ms, is reached at 6 GB and not below.
         assert!((at(6.0) - 0.909).abs() < 0.005, "{:?}", curve.points);
         assert!(at(3.0) < 0.9, "{:?}", curve.points);
         let came_up = curve.unique_keys as f64 / (809_272.0 * TEST.scale);

@@ -1,11 +1,11 @@
-//! Counts of times, in steps of a thirty-second of each power of two: within 3.2 %.
+//! A histogram of times with 32 steps in each power of two: within 3.2 %.
 
 use serde::Serialize;
 
 const STEPS_BITS: u32 = 5;
 const STEPS: u64 = 1 << STEPS_BITS;
 
-/// How often which time was seen.
+/// A histogram of times.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     counts: Vec<u64>,
@@ -15,20 +15,20 @@ pub struct Histogram {
 /// The quantiles of a histogram and the counts that they come from.
 #[derive(Debug, Serialize)]
 pub struct Latencies {
-    /// Half took no longer, µs.
+    /// The median, µs.
     pub p50_us: f64,
-    /// 90 in a hundred took no longer, µs.
+    /// The 90th percentile, µs.
     pub p90_us: f64,
-    /// 99 in a hundred took no longer, µs.
+    /// The 99th percentile, µs.
     pub p99_us: f64,
-    /// 999 in a thousand took no longer, µs.
+    /// The 99.9th percentile, µs.
     pub p999_us: f64,
-    /// Upper bound in µs, and how many took no longer and longer than the bound before.
+    /// The upper bound of each bucket in µs, and the number of times in it.
     pub counts: Vec<(f64, u64)>,
 }
 
 impl Histogram {
-    /// One with no times.
+    /// An empty histogram.
     pub fn new() -> Self {
         Self { counts: vec![0; bucket_of(u64::MAX) + 1], total: 0 }
     }
@@ -39,7 +39,7 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// Adds all times of another.
+    /// Adds all times of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -47,7 +47,7 @@ impl Histogram {
         self.total += other.total;
     }
 
-    /// The upper bound of the bucket below which `share` of the times lie, µs.
+    /// The upper bound of the bucket up to which `share` of the times lie, µs.
     fn quantile_us(&self, share: f64) -> f64 {
         let wanted = ((self.total as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;
@@ -58,7 +58,7 @@ impl Histogram {
         self.counts.iter().position(reaches).map_or(0.0, bound_us)
     }
 
-    /// What goes into the report.
+    /// The figures for the report.
     pub fn latencies(&self) -> Latencies {
         let seen = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         Latencies {

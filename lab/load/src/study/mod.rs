@@ -1,5 +1,4 @@
-//! The load of the memcached study: a cache of web pages, as section 6 of the memory-blade paper has
-//! one.
+//! The load of the memcached study: a cache of web pages, as in section 6 of the memory-blade paper.
 
 mod arrivals;
 mod connection;
@@ -23,7 +22,7 @@ use connection::{Connection, Counts};
 use histogram::{Histogram, Latencies};
 use pages::Trace;
 
-/// Fills a cache as half of the trace leaves it, then goes on with the other half.
+/// Fills a cache to the state after half of the trace, then continues with the other half.
 #[derive(Args, Debug)]
 pub struct Study {
     /// The server: HOST:PORT, or the path of its Unix socket.
@@ -31,13 +30,13 @@ pub struct Study {
     server: String,
     #[command(flatten)]
     trace: Trace,
-    /// How long to ask in each loop, seconds. A quarter of that goes before, uncounted.
+    /// Duration of each loop, seconds. An uncounted quarter of it runs before.
     #[arg(long, default_value_t = 15.0)]
     seconds: f64,
-    /// Requests a second of the open loop. Without it there is a closed loop only.
+    /// Requests per second of the open loop. Without it there is only a closed loop.
     #[arg(long)]
     rate: Option<f64>,
-    /// Where the measurements go.
+    /// The file for the measurements.
     #[arg(long)]
     output: PathBuf,
 }
@@ -50,7 +49,7 @@ pub struct Replay {
     server: String,
     #[command(flatten)]
     trace: Trace,
-    /// Where the measurements go.
+    /// The file for the measurements.
     #[arg(long)]
     output: PathBuf,
 }
@@ -60,12 +59,12 @@ pub struct Replay {
 pub struct Curve {
     #[command(flatten)]
     trace: Trace,
-    /// Where the points go.
+    /// The file for the points.
     #[arg(long)]
     output: PathBuf,
 }
 
-/// What one loop measured.
+/// The measurements of one loop.
 #[derive(Debug, Serialize)]
 struct Phase {
     /// `closed` or `open`; `replay`, `fill` and `check` are closed too.
@@ -73,14 +72,14 @@ struct Phase {
     /// When it began and ended, seconds since 1970.
     began_s: f64,
     ended_s: f64,
-    /// Requests a second that were due; null in a closed loop.
+    /// Due requests per second; null in a closed loop.
     rate: Option<f64>,
     requests_per_second: f64,
     counts: Counts,
     latencies: Latencies,
 }
 
-/// What a run measured.
+/// The measurements of a run.
 #[derive(Debug, Serialize)]
 struct Measured {
     trace_keys: u64,
@@ -89,19 +88,19 @@ struct Measured {
     phases: Vec<Phase>,
     verified: u64,
     wrong: u64,
-    /// Values that the server evicted for want of room.
+    /// Values that the server evicted for lack of space.
     evictions: u64,
 }
 
 impl Study {
-    /// Runs it and writes the measurements.
+    /// Runs the load and writes the measurements.
     ///
     /// # Errors
-    /// The server does not answer as it should, or a value is wrong.
+    /// The server does not answer as expected, or a value is wrong.
     pub fn run(&self) -> Result<()> {
         ensure!(self.seconds > 0.0 && self.seconds <= 3600.0, "--seconds: not in (0, 3600]");
         ensure!(self.rate.is_none_or(|rate| rate > 0.0 && rate < 1e9), "--rate: not in (0, 1e9)");
-        // Threads inherit it: a sleep then ends when it should, not up to 50 µs later.
+        // Threads inherit this: then a sleep ends on time instead of up to 50 µs later.
         fs::write("/proc/self/timerslack_ns", "1").context("/proc/self/timerslack_ns")?;
         let (corpus, trace) = (Corpus::load()?, self.trace.checked()?);
         let mut connections = connect(&self.server, trace, &corpus)?;
@@ -124,10 +123,10 @@ impl Study {
 }
 
 impl Replay {
-    /// Runs it and writes the measurements.
+    /// Replays the trace and writes the measurements.
     ///
     /// # Errors
-    /// The server does not answer as it should, or a value is wrong.
+    /// The server does not answer as expected, or a value is wrong.
     pub fn run(&self) -> Result<()> {
         let (corpus, trace) = (Corpus::load()?, self.trace.checked()?);
         let mut connections = connect(&self.server, trace, &corpus)?;
@@ -137,10 +136,10 @@ impl Replay {
 }
 
 impl Curve {
-    /// Computes it and writes the points.
+    /// Computes the curve and writes the points.
     ///
     /// # Errors
-    /// The trace's options are refused.
+    /// The trace's options are invalid.
     pub fn run(&self) -> Result<()> {
         write(&self.output, &curve::hit_curve(&self.trace)?)
     }
@@ -204,7 +203,7 @@ fn write(output: &Path, what: &impl Serialize) -> Result<()> {
     Ok(serde_json::to_writer(file, what)?)
 }
 
-/// Seconds since 1970, by which the study lays its own samples beside the phases.
+/// Seconds since 1970. The study uses them to match its own samples with the phases.
 fn unix_s() -> Result<f64> {
     Ok(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64())
 }

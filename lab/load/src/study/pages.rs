@@ -1,7 +1,7 @@
 //! The cache's values: rendered pages and fragments of a wiki, by key and version.
 //!
-//! What the paper states of its trace (section 6): 11.6 million requests to 809,272 keys, 6.4 KB on
-//! average. It gives neither the sizes' distribution nor the popularity's.
+//! The paper's facts about its trace (section 6): 11.6 million requests to 809,272 keys, 6.4 KB on average. It gives
+//! neither the distribution of the sizes nor of the popularity.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -15,49 +15,49 @@ use crate::values::{Corpus, mix};
 /// The paper's keys and requests.
 const PAPER_KEYS: f64 = 809_272.0;
 const PAPER_REQUESTS: f64 = 11.6e6;
-/// Requests that do not follow a miss: all but the first store of each key.
+/// Requests that do not follow a miss: all except the first store of each key.
 const ASKED: f64 = PAPER_REQUESTS - PAPER_KEYS;
 /// The paper's average size of a value, bytes.
 pub const MEAN_BYTES: f64 = 6400.0;
-/// Spread of the sizes. Sizes of web objects are products of many factors, thus log-normal; with a
-/// spread of 1, half of the values are below 3.9 KB and one in a hundred is above 40 KB.
+/// Spread of the sizes. Sizes of web objects are products of many factors, thus log-normal. With a spread of 1, half of
+/// the values are below 3.9 KB, and one in a hundred is above 40 KB.
 const SIGMA: f64 = 1.0;
-/// Key and version, and no value larger than memcached's chunk of 512 KiB.
+/// A value contains key and version, and is not larger than memcached's chunk of 512 KiB.
 const LEAST_BYTES: f64 = 64.0;
 const MOST_BYTES: f64 = 500_000.0;
-/// The paper's 2.4 million page views became 11.6 million requests. One request of each view is for
-/// the page itself (an assumption); the others are for what many pages share, such as messages.
+/// The paper's 2.4 million page views became 11.6 million requests. One request of each view is for the page itself (an
+/// assumption). The others are for objects that many pages share, such as messages.
 const PAGE_SHARE: f64 = 2.4e6 / ASKED;
-/// The paper gives no mix of requests, but a latency of 1 ms at 6 GB, where everything fits, a miss
-/// being 10 ms and a hit 0.1 ms. So 9.1 % of the gets miss, which are the first of each key: there
-/// are 8.9 million gets. The other requests that do not follow a miss store; what they store is
-/// shared by many pages, so it is in the cache already.
+/// The paper gives no mix of requests. But it gives a latency of 1 ms at 6 GB, where everything fits, with 10 ms for a
+/// miss and 0.1 ms for a hit. So 9.1 % of the gets miss, which are the first gets of each key: there are 8.9 million
+/// gets. The other requests that do not follow a miss are stores. They store objects that many pages share, so these
+/// are already in the cache.
 const EDIT_SHARE: f64 = 1.0 - PAPER_KEYS / 0.091 / ASKED;
-/// One key in so many is shared, with the skew that is usual for caches.
+/// One key in this many is shared, with the usual skew of caches.
 const SHARED_EVERY: u64 = 100;
 const SHARED_ZIPF: f64 = 0.99;
-/// Skew of the pages: far less than that of the requests as a whole.
+/// Skew of the pages: much less than that of all requests.
 const PAGE_ZIPF: f64 = 0.6;
-/// Keys there are for each one that comes up in the trace; the paper counts those that came up.
+/// Existing keys for each key that occurs in the trace; the paper counts the keys that occurred.
 const KEYS_PER_SEEN: f64 = 1.25;
 const HEAD_BYTES: usize = 16;
 
-/// Which trace: the same options give the same trace.
+/// The trace. The same options give the same trace.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Trace {
-    /// Keys and requests in parts of the paper's 809,272 and 11.6 million.
+    /// Keys and requests as a fraction of the paper's 809,272 and 11.6 million.
     #[arg(long)]
     pub scale: f64,
-    /// Of keys, sizes, popularity and due times.
+    /// The seed of keys, sizes, popularity and due times.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Connections, each with keys of its own, so that it knows what it wrote last.
+    /// Connections. Each has its own keys, so that it knows what it last wrote.
     #[arg(long, default_value_t = 16)]
     pub connections: u64,
 }
 
 impl Trace {
-    /// Refuses what has no trace.
+    /// Refuses options without a trace.
     ///
     /// # Errors
     /// The scale or the number of connections is out of range.
@@ -72,7 +72,7 @@ impl Trace {
         Ok(self)
     }
 
-    /// Keys that can come up.
+    /// The number of keys that can occur.
     pub fn keys(&self) -> u64 {
         (PAPER_KEYS * KEYS_PER_SEEN * self.scale) as u64
     }
@@ -82,7 +82,7 @@ impl Trace {
         (ASKED * self.scale) as u64 / self.connections
     }
 
-    /// Bytes of a key's value. They stay the same when the value changes.
+    /// Bytes of a key's value. They do not change with its version.
     pub fn length_of(&self, key: u64) -> usize {
         let mut random = SmallRng::seed_from_u64(mix(!key ^ self.seed << 32));
         let mean_of_log = MEAN_BYTES.ln() - SIGMA * SIGMA / 2.0;
@@ -90,8 +90,8 @@ impl Trace {
         sizes.sample(&mut random).clamp(LEAST_BYTES, MOST_BYTES) as usize
     }
 
-    /// Writes the value of `key` in `version` into `out`: its head, then text or random bytes, so
-    /// that half of the values compress.
+    /// Writes the value of `key` in `version` into `out`: its head, then text or random bytes, so that half of the
+    /// values compress.
     pub fn make(&self, corpus: &Corpus, key: u64, version: u64, out: &mut Vec<u8>) {
         let body = self.length_of(key) - HEAD_BYTES;
         let mut random = SmallRng::seed_from_u64(mix(key ^ version << 40 ^ self.seed << 24));
@@ -109,17 +109,17 @@ impl Trace {
     }
 }
 
-/// What a connection asks for next.
+/// A connection's next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Reads the page of this rank; on a miss, stores it: by add if `adds`, else by set.
+    /// Reads the page of this rank. After a miss, stores it: by add if `adds`, else by set.
     Get { rank: usize, adds: bool },
-    /// Stores a new version of what has this rank.
+    /// Stores a new version of the object of this rank.
     Edit { rank: usize },
 }
 
 impl Request {
-    /// The rank that it asks for.
+    /// The rank of the object.
     pub const fn rank(self) -> usize {
         match self {
             Self::Get { rank, .. } | Self::Edit { rank } => rank,
@@ -127,7 +127,7 @@ impl Request {
     }
 }
 
-/// The requests of one connection, without end.
+/// The endless requests of a connection.
 pub struct Requests {
     shared: Zipf<f64>,
     pages: Zipf<f64>,
@@ -136,7 +136,7 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Those of connection `connection`.
+    /// The requests of connection `connection`.
     pub fn new(trace: &Trace, connection: u64) -> Result<Self> {
         let keys = keys_of(trace, connection).len();
         let shared_keys = keys.div_ceil(SHARED_EVERY as usize);
@@ -172,8 +172,8 @@ impl Iterator for Requests {
     }
 }
 
-/// The keys of a connection by rank, those that pages share first, then the most popular pages. A key's popularity has nothing to do
-/// with its number, hence with where its value lies.
+/// The keys of a connection by rank: first those that pages share, then the most popular pages. A key's popularity is
+/// independent of its number, and so of the place of its value.
 pub fn keys_of(trace: &Trace, connection: u64) -> Vec<u64> {
     let mut keys: Vec<_> = (connection..trace.keys()).step_by(trace.connections as usize).collect();
     keys.shuffle(&mut SmallRng::seed_from_u64(mix(trace.seed << 40 ^ connection)));
