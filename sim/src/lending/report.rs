@@ -14,19 +14,19 @@ pub struct Placement {
     pub hosts: usize,
     /// Virtual seconds.
     pub seconds: u64,
-    /// What has happened.
+    /// Counts of what happened.
     pub summary: Summary,
     /// Hosts that borrow at the end.
     pub borrowers: usize,
     /// Hosts that lend at the end.
     pub lenders: usize,
-    /// Of each host that lends or could: what it has lent, of what it had to lend, percent; in order.
+    /// For each host that lends or could: the lent percentage of its lendable memory; sorted.
     pub lent_percent: Vec<u64>,
-    /// Of each borrower, how many lenders it draws on; in order.
+    /// For each borrower, the number of its lenders; sorted.
     pub lenders_each: Vec<u64>,
-    /// Mirrored slabs, and how many of them have their copies in two racks.
+    /// Mirrored slabs.
     pub mirrored: u64,
-    /// See `mirrored`.
+    /// Mirrored slabs whose copies are in two racks.
     pub apart: u64,
 }
 
