@@ -1,4 +1,4 @@
-//! What the fuzzer has found worth keeping, read again: fuzz/corpus has a folder for each reader.
+//! Replays the fuzzer's corpus. fuzz/corpus has a folder for each reader.
 
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use cargo_metadata::MetadataCommand;
 use crate::command::{self, execute, root, run_cargo};
 use crate::{alone, glossary, layering, pages, parallel, unit_tests};
 
-/// How long the tests of many schedules may run, their build included: several times what they take on two cores.
+/// Time limit of the tests with many schedules, including their build: several times their duration on two cores.
 const SCHEDULES_MAX: Duration = Duration::from_mins(12);
 
 /// Benchmarks that set up the machine's one /dev/zram0: only one of them can run at a time.
@@ -146,7 +146,7 @@ fn benchmarks() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs one in its smallest size, and checks its rows.
+/// Runs a benchmark in its smallest size, and checks its rows.
 fn run_benchmark(name: &str) -> anyhow::Result<()> {
     let start = Instant::now();
     let output = benchmark(name).env("BENCH_ROUNDS", "1").env("BENCH_SIZE", "ci").output()?;

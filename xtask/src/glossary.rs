@@ -1,5 +1,6 @@
-//! Names that a user meets: every word of a setting, metric, field, path, command or flag stands in docs/glossary.md, or in
-//! docs/ordinary-words.txt if it means what it means elsewhere. A new word fails until you explain it or call it ordinary.
+//! Checks the names that users meet: docs/glossary.md explains every word of a setting, metric, field, path, command or
+//! flag, unless docs/ordinary-words.txt lists it as a word with its usual meaning. A new word fails until it is in one of
+//! them.
 //!
 //! The names come from pages that tests compare with the code: config.md, metrics.md, stats.md, openapi.json and
 //! commands.md.
@@ -55,7 +56,7 @@ fn read(page: &str) -> anyhow::Result<String> {
     fs::read_to_string(command::root().join(page)).with_context(|| format!("can't read {page}"))
 }
 
-/// The words of the glossary's terms, which stand in the first column of its first table.
+/// The words of the glossary's terms: the first column of its first table.
 fn terms(glossary: &str) -> BTreeSet<String> {
     let table = glossary.lines().take_while(|line| !line.starts_with("## "));
     let rows = table.filter_map(|line| line.strip_prefix("| "));
@@ -63,7 +64,7 @@ fn terms(glossary: &str) -> BTreeSet<String> {
     terms.flat_map(split).collect()
 }
 
-/// What stands in backticks in the first column of a page's tables, and the settings' sections.
+/// The text in backticks in the first column of a page's tables, and the settings' sections.
 fn of_tables(page: &str) -> Vec<String> {
     let cells = page.lines().filter_map(|line| match line.strip_prefix("## [") {
         Some(section) => Some(section),
@@ -112,13 +113,13 @@ fn words(names: &BTreeSet<String>) -> BTreeMap<String, &str> {
     names.iter().flat_map(|name| split(name).map(move |word| (word, name.as_str()))).collect()
 }
 
-/// The words of a name or term, in lower case. A single letter is none.
+/// The words of a name or term, in lower case. A single letter is not a word.
 fn split(name: &str) -> impl Iterator<Item = String> {
     let words = name.split(|it: char| !it.is_ascii_alphabetic());
     words.filter(|word| word.len() > 1).map(str::to_lowercase)
 }
 
-/// Whether the word is known, or a word of which it is a usual form: a plural, a participle.
+/// Whether the word is known, or is a regular form of a known word: a plural, a participle.
 fn is_among(word: &str, known: impl Fn(&str) -> bool) -> bool {
     let endings =
         [("", ""), ("s", ""), ("es", ""), ("ies", "y"), ("ed", ""), ("d", ""), ("ing", "")];

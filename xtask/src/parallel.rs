@@ -1,4 +1,4 @@
-//! Runs independent steps two at a time: tests and small benchmarks wait for much of their time, for deadlines and for
+//! Runs independent steps two at a time: tests and small benchmarks spend much of their time waiting for deadlines and for
 //! programs that they start.
 
 use std::sync::{Mutex, PoisonError};
@@ -6,10 +6,10 @@ use std::thread;
 
 use anyhow::bail;
 
-/// As many as the processors of the smallest machine that the checks are for.
+/// The number of processors of the smallest machine that runs the checks.
 const WORKERS: usize = 2;
 
-/// Calls `step` for each item, in their order, on [`WORKERS`] threads. A failure does not keep the others from running.
+/// Calls `step` for each item, in their order, on [`WORKERS`] threads. The others still run after a failure.
 ///
 /// # Errors
 /// The errors of all steps that failed, a line each.

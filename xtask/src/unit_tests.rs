@@ -13,10 +13,10 @@ use cargo_metadata::{Message, MetadataCommand};
 use crate::command::{self, execute};
 use crate::parallel;
 
-/// How long one executable, or all examples in the documentation, may run: several times what the slowest takes.
+/// How long one executable, or all examples in the documentation, may run: several times the duration of the slowest.
 const MAX: Duration = Duration::from_mins(8);
 
-/// Executables that compare times or rates of what they run: they run last, one at a time.
+/// Executables that measure times or rates. They run last, one at a time.
 const ALONE: [&str; 2] = ["polling", "load"];
 
 /// An executable with tests.
@@ -31,7 +31,7 @@ struct Tests {
 /// Builds the tests.
 ///
 /// # Errors
-/// When the build fails.
+/// If the build fails.
 pub fn build() -> anyhow::Result<()> {
     built().map(|_| ())
 }
@@ -59,7 +59,7 @@ pub fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds what is not built, and says where all executables are.
+/// Builds the tests. Returns all executables.
 fn built() -> anyhow::Result<Vec<Tests>> {
     let mut build = command::cargo();
     build.args(["test", "--workspace", "--locked", "--no-run", "--quiet"]);
@@ -83,7 +83,7 @@ fn built() -> anyhow::Result<Vec<Tests>> {
 }
 
 impl Tests {
-    /// Runs them as `cargo test` does, with their output in a file: a process that they leave behind can't hold up the others.
+    /// Runs them like `cargo test`, with their output in a file: a process that they leave behind can't delay the others.
     fn run(self, logs: &Utf8PathBuf) -> anyhow::Result<()> {
         let file = self.path.file_name().context("an executable without a name")?;
         let log = logs.join(file).with_extension("log");

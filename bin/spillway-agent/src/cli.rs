@@ -58,7 +58,7 @@ struct Amount {
     reach: Reach,
 }
 
-/// Runs what the command line says.
+/// Runs the command of the command line.
 ///
 /// # Errors
 /// A message for the user.

@@ -258,7 +258,7 @@ pub fn wait(waits: &mut [PollFd<'_>], timeout: Duration) {
         tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(60),
         tv_nsec: timeout.subsec_nanos().into(),
     };
-    // Interrupted: everything is looked at anyway.
+    // After an interruption, the caller checks everything anyway.
     let _ = poll(waits, Some(&timeout));
 }
 

@@ -2,8 +2,8 @@
 
 use crate::Device;
 
-/// The size that an order from `size_bytes` to `to_bytes` aims at: a difference is rounded up to sections when the guest
-/// grows and down when it shrinks (section III-A of the paper).
+/// The aim of an order from `size_bytes` to `to_bytes`. The difference is rounded up to sections when the guest grows,
+/// and down when it shrinks (section III-A of the paper).
 pub(crate) fn aim(size_bytes: u64, to_bytes: u64, section_bytes: u64) -> u64 {
     if to_bytes >= size_bytes {
         size_bytes + (to_bytes - size_bytes).next_multiple_of(section_bytes)

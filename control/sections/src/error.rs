@@ -154,7 +154,7 @@ pub enum Error {
         bound_bytes: u64,
     },
     /// The guest's files are in use.
-    #[error("{} is in use: the VM runs, or somebody else has the file open", path.display())]
+    #[error("{} is in use: the VM runs, or another process has the file open", path.display())]
     InUse {
         /// The open file.
         path: PathBuf,

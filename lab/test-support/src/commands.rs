@@ -1,4 +1,4 @@
-//! What a program's `--help` says, as a section of docs/commands.md.
+//! A program's `--help` as a section of docs/commands.md.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::documents;
 /// Compares the program's section of docs/commands.md with the help of `program` and of all its commands.
 ///
 /// # Panics
-/// When the section differs.
+/// If the section differs.
 pub fn check_reference(mut program: Command) {
     program.build();
     let heading = format!("## {}", program.get_name());

@@ -55,7 +55,7 @@ pub struct LendSample {
     pub used_bytes: u64,
     /// Swap space in use, bytes.
     pub swap_used_bytes: u64,
-    /// What it would lend now, bytes.
+    /// Memory that it would lend now, bytes.
     pub spare_bytes: u64,
     /// Bytes in use of the memory that it has lent.
     pub lent_used_bytes: u64,

@@ -135,7 +135,7 @@ export class Chart {
     return group;
   }
 
-  /** Positions of eight markers along the axis, fixed to samples. They differ between lines, so that no marker hides another. */
+  /** Positions of eight markers, fixed to samples. They differ between lines, so that no marker hides another. */
   #markerPlaces({ values, look }) {
     const { times, begin, end, from_ms, to_ms } = this.#view;
     const step = (to_ms - from_ms) / 8;

@@ -1,5 +1,5 @@
-// Guests that grow and shrink: the pool that their memory comes from, their sizes over time, and each of them. Nothing is
-// shown where the configuration names none.
+// Guests that grow and shrink: the section pool, their sizes over time, and a row for each. Hidden without guests in the
+// configuration.
 
 import { get } from "./api.js";
 import { Chart } from "./chart.js";

@@ -40,8 +40,8 @@ class Cache:
     def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """The values under the keys."""
     def get_into(self, key: Key, buffer: Buffer) -> int | None:
-        """Copies the value to the beginning of a buffer, and returns its length in bytes. Raises `ShortBufferError`, with
-        both lengths, if the buffer is too short."""
+        """Copies the value to the beginning of a buffer, and returns its length in bytes. Raises `ShortBufferError`,
+        with both lengths, if the buffer is too short."""
     def get_many_into(self, keys: Sequence[Key], buffers: Sequence[Buffer]) -> list[int | None]:
         """Copies values to buffers, each as `get_into` does. The buffers must not overlap."""
     def exists(self, key: Key) -> bool:
@@ -67,11 +67,11 @@ class Cache:
     ) -> None: ...
 
 class Connector:
-    """LMCache's interface of a native connector: `workers` threads execute batches of keys, each over its own connection.
-    Only the constructor and `close` wait for the store.
+    """LMCache's interface of a native connector: `workers` threads execute batches of keys, each over its own
+    connection. Only the constructor and `close` wait for the store.
 
-    Every batch gets a completion. A batch fails when no thread takes it within `timeout_s`, when a call takes longer than
-    that, when 1024 batches are waiting, or while the store is unreachable. The threads reconnect by themselves.
+    Every batch gets a completion. A batch fails when no thread takes it within `timeout_s`, when a call takes longer
+    than that, when 1024 batches are waiting, or while the store is unreachable. The threads reconnect by themselves.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class Connector:
     def event_fd(self) -> int:
         """A descriptor that becomes readable when there are completions."""
     def submit_batch_set(self, keys: Sequence[Key], buffers: Sequence[Buffer]) -> int:
-        """Puts all values or none. Returns the batch's number. Don't change the buffers until its completion is drained."""
+        """Puts all values or none. Returns the batch's number. Don't change the buffers until its completion is
+        drained."""
     def submit_batch_get(self, keys: Sequence[Key], buffers: Sequence[Buffer]) -> int:
         """Gets values of exactly the lengths of the buffers. Returns the batch's number."""
     def submit_batch_exists(self, keys: Sequence[Key]) -> int:
@@ -88,7 +89,7 @@ class Connector:
     def submit_batch_delete(self, keys: Sequence[Key]) -> int:
         """Removes values. Returns the batch's number."""
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
-        """The completed batches: number, whether the batch succeeded, the error text, and for each key whether its value
-        was copied, exists or was removed."""
+        """The completed batches: number, whether the batch succeeded, the error text, and for each key whether its
+        value was copied, exists or was removed."""
     def close(self) -> None:
         """Ends the threads. Waiting batches are dropped; running calls end first, within their timeout."""

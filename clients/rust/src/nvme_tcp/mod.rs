@@ -3,7 +3,7 @@
 //! ```text
 //!  store       the [`Store`](crate::Store) trait over a session
 //!  session     threads, pipes and the clock around an association      socket: TCP as pipes; tls: TLS
-//!  association the queues of a target, how they come up, calls under way, retries; no I/O
+//!  association the queues of a target, connecting, calls in flight, retries; no I/O
 //!    bringup, auth, phase, commands, call, doubt, pools: its parts
 //!  queue       one connection: PDUs, commands and their data; no I/O
 //! ```

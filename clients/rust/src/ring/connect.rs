@@ -38,7 +38,7 @@ impl Peer {
         }
     }
 
-    /// The ring that fills a window of so many huge pages.
+    /// The ring that fills a window of this many huge pages.
     pub fn filling(&self, depth: u16, pages: usize) -> Result<Geometry, Error> {
         Geometry::filling(depth, pages).map_err(|_| Error::Connect {
             peer: self.path().display().to_string(),

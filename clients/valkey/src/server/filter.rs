@@ -103,11 +103,11 @@ const NUMBER_BYTES_MAX: usize = 20;
 /// How a command is propagated to replicas and the append-only file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// As the server tells it.
+    /// As the server propagates it.
     AsItIs,
-    /// Under the module's name for it, which means the same on any state.
+    /// Under the module's name, whose effect does not depend on where the value lies.
     UnderOurName,
-    /// The same, if it writes a string, which the server tells: it may find that nothing changes.
+    /// The same, but only if the server reports that a string was written: the command may change nothing.
     UnderOurNameIfWritten,
     /// Not at all: it changes nothing.
     Never,

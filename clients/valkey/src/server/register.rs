@@ -178,8 +178,8 @@ pub fn register_as<C: Command>(
     if status == OK { Ok(()) } else { Err(format!("the server does not take {name:?}")) }
 }
 
-/// Registers a command that runs one of the server's own commands. The server must not take access to its keys for
-/// permission: it checks only that the user may name them, or nothing for a command that is open to every user.
+/// Registers a command that runs one of the server's own commands, which checks permissions itself. For the keys of
+/// this one, the server checks only that the user may name them; if `lets_in`, it checks nothing.
 ///
 /// # Errors
 /// A line, when the server rejects it.

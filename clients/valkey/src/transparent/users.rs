@@ -30,7 +30,7 @@ enum DefaultUser {
 }
 
 static DEFAULT_USER: AtomicU8 = AtomicU8::new(DefaultUser::Password as u8);
-/// Whether the default user may have changed since it was looked at.
+/// Whether the default user may have changed since the last check.
 static CHANGING: AtomicBool = AtomicBool::new(true);
 /// Whether a command that changes users may have been queued in a transaction.
 static QUEUED: AtomicBool = AtomicBool::new(false);
