@@ -108,7 +108,7 @@ pub struct KvIdentifyNamespace {
     pub reserved_1: [u8; 8],
     /// Namespace utilization (NUSE), bytes.
     pub namespace_utilization: U64,
-    /// Namespace features (NSFEAT).
+    /// Namespace features (NSFEAT): only bit 3 is defined (NGUID and EUI64 are never reused).
     pub namespace_features: u8,
     /// Number of KV formats (NKVF), less one.
     pub number_of_kv_formats: u8,
@@ -128,7 +128,7 @@ const _: () = assert!(size_of::<KvIdentifyNamespace>() == 4096);
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct IndependentIdentifyNamespace {
-    /// Common namespace features (NSFEAT).
+    /// Common namespace features (NSFEAT): bits 2 to 0 are reserved.
     pub common_namespace_features: u8,
     /// Namespace multi-path I/O and namespace sharing capabilities (NMIC).
     pub multi_path_and_sharing_capabilities: u8,
@@ -154,7 +154,7 @@ pub struct IndependentIdentifyNamespace {
 
 const _: () = assert!(size_of::<IndependentIdentifyNamespace>() == 4096);
 
-/// Of NSFEAT: thin provisioning (THINP).
+/// Of the NVM command set's NSFEAT: thin provisioning (THINP). The other structures reserve this bit.
 const THINLY_PROVISIONED: u8 = 1 << 0;
 /// Of NSFEAT: NPWG, NPWA, NPDG and NPDA are defined (OPTPERF).
 const PREFERRED_SIZES: u8 = 1 << 4;
@@ -234,7 +234,6 @@ impl PoolNamespace {
         let mut namespace = KvIdentifyNamespace::new_zeroed();
         namespace.namespace_size = self.bytes.into();
         namespace.namespace_utilization = self.used_bytes.into();
-        namespace.namespace_features = THINLY_PROVISIONED;
         // One format, of any number of keys.
         namespace.kv_formats[0].key_max_length = u16::from(crate::kv::KEY_BYTES).into();
         namespace.kv_formats[0].value_max_length = self.value_bytes_max.into();
@@ -258,7 +257,6 @@ impl PoolNamespace {
 /// The structure of a namespace of any command set: it is ready, and several controllers may be attached if `shared`.
 pub fn namespace_of_any(shared: bool) -> [u8; IDENTIFY_BYTES] {
     let mut namespace = IndependentIdentifyNamespace::new_zeroed();
-    namespace.common_namespace_features = THINLY_PROVISIONED;
     namespace.multi_path_and_sharing_capabilities = if shared { SHARED } else { 0 };
     namespace.namespace_status = READY;
     transmute!(namespace)
@@ -296,7 +294,8 @@ mod tests {
         );
     }
 
-    /// The test sets all bytes that are not zero.
+    /// The test sets all bytes that are not zero. Byte 24 (NSFEAT) is zero: bits 7 to 4 and 2 to 0 are reserved, and bit 3
+    /// is for namespaces with an NGUID or EUI64.
     #[test]
     fn a_pool_is_laid_out_as_figures_36_and_37_say() {
         let pool = PoolNamespace {
@@ -307,17 +306,16 @@ mod tests {
         let mut bytes = [0; IDENTIFY_BYTES];
         bytes[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
         bytes[16..24].copy_from_slice(&[0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
-        bytes[24] = 1;
         bytes[72..80].copy_from_slice(&[12, 0, 0, 0, 0x21, 0x22, 0x23, 0x24]);
         assert_eq!(pool.encode(), bytes);
         assert_eq!(PoolNamespace::decode(&bytes), Ok(pool));
     }
 
-    /// The test sets all bytes that are not zero.
+    /// The test sets all bytes that are not zero. Byte 0 (NSFEAT) is zero: bits 2 to 0 are reserved.
     #[test]
     fn a_namespace_of_any_set_is_laid_out_as_figure_319_says() {
         let mut bytes = [0; IDENTIFY_BYTES];
-        bytes[..2].copy_from_slice(&[1, 1]);
+        bytes[1] = 1;
         bytes[14] = 1;
         assert_eq!(namespace_of_any(true), bytes);
         bytes[1] = 0;
