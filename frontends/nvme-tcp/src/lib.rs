@@ -18,7 +18,6 @@
 mod admin;
 mod authentication;
 mod blocks;
-mod complaints;
 mod config;
 mod connection;
 mod controller;
@@ -37,7 +36,6 @@ mod sink;
 mod source;
 mod target;
 mod transfer;
-mod transport;
 
 pub use config::Config;
 pub use connection::{Connection, PDU_BYTES_MAX};

@@ -19,12 +19,16 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 use spillway_tls::ServerSettings;
 use spillway_types::{ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
 
-use crate::complaints::Complaints;
 use crate::connection::{Connection, PDU_BYTES_MAX};
 use crate::error::Error;
 use crate::output::Output;
 use crate::target::Target;
-use crate::transport::Transport;
+
+mod complaints;
+mod transport;
+
+use complaints::Complaints;
+use transport::Transport;
 
 /// Bytes read at once, at most.
 const INPUT_BYTES: usize = 2 * PDU_BYTES_MAX;
