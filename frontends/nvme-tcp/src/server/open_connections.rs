@@ -1,0 +1,114 @@
+//! The open connections of a server: how many there may be, and which one gives way to a new one.
+
+use std::collections::HashMap;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use spillway_types::{ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
+
+use crate::error::Error;
+
+/// How long a new connection waits at most for connections that gave way to end.
+const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The open connections, by the number that the server gives each of them.
+#[derive(Debug)]
+pub(super) struct OpenConnections {
+    connections_max: usize,
+    slots: Mutex<Slots>,
+    /// Notified when a connection has ended, and when the server stops.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Slots {
+    slots: ConnectionSlots,
+    /// The sockets of connections whose host is not admitted yet: shutting one down ends its connection.
+    unproven: HashMap<u64, TcpStream>,
+    refusals: Seldom,
+}
+
+impl OpenConnections {
+    pub(super) fn new(connections_max: usize) -> Self {
+        let slots = Slots {
+            slots: ConnectionSlots::new(SlotLimits::quarters(connections_max)),
+            unproven: HashMap::new(),
+            refusals: Seldom::default(),
+        };
+        Self { connections_max, slots: Mutex::new(slots), changed: Condvar::new() }
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.slots().slots.open()
+    }
+
+    /// Gives a new connection a slot. If there is none, an older connection whose host is not admitted yet is ended.
+    pub(super) fn enter(
+        &self,
+        number: u64,
+        stream: &TcpStream,
+        peer: SocketAddr,
+        now_ms: u64,
+    ) -> Result<(), Error> {
+        let socket = stream.try_clone()?;
+        let open = &mut *self.slots();
+        let displaced = open
+            .slots
+            .enter(number, Peer::at(peer.ip()))
+            .map_err(|SlotsFull| Error::Full { connections_max: self.connections_max })?;
+        open.unproven.insert(number, socket);
+        let Some(other) = displaced.and_then(|other| open.unproven.remove(&other)) else {
+            return Ok(());
+        };
+        // This fails if the connection has already ended.
+        let _ = other.shutdown(Shutdown::Both);
+        if let Some(others) = open.refusals.line(now_ms) {
+            let peer = other.peer_addr().ok();
+            tracing::warn!(
+                ?peer,
+                others,
+                "NVMe/TCP: many connections of hosts that prove nothing: the oldest one was ended"
+            );
+        }
+        Ok(())
+    }
+
+    /// Waits while connections that gave way still occupy their slots. They end within moments, so a new connection
+    /// waits in the backlog instead of being refused.
+    pub(super) fn wait_for_ends(&self, is_stopping: impl Fn() -> bool) {
+        let waits = |open: &mut Slots| open.slots.waits_for_ends() && !is_stopping();
+        drop(self.changed.wait_timeout_while(self.slots(), ENDS_WAIT_MAX, waits));
+    }
+
+    /// Wakes [`Self::wait_for_ends`] because the server stops.
+    pub(super) fn stop_waiting(&self) {
+        // A thread that checked before the server stopped holds the lock until it waits, so the notification reaches it.
+        drop(self.slots());
+        self.changed.notify_all();
+    }
+
+    /// The connection's host was admitted: from now on the connection gives way to no other.
+    pub(super) fn prove(&self, number: u64) {
+        let mut open = self.slots();
+        open.slots.prove(number);
+        open.unproven.remove(&number);
+    }
+
+    pub(super) fn leave(&self, number: u64) {
+        let mut open = self.slots();
+        open.slots.leave(number);
+        open.unproven.remove(&number);
+        drop(open);
+        self.changed.notify_all();
+    }
+
+    /// Whether a line about a refused connection may be logged now, and how many were left out since the last one.
+    pub(super) fn refusal_line(&self, now_ms: u64) -> Option<u64> {
+        self.slots().refusals.line(now_ms)
+    }
+}
