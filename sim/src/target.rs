@@ -129,7 +129,8 @@ impl Server {
             Arc::new(move || woken.store(true, Ordering::Relaxed))
         };
         let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 4420));
-        let connection = self.target.accept(local, None, now_us / 1000, waker);
+        let connection =
+            Connection::new(Arc::clone(&self.target), local, None, now_us / 1000, waker);
         let served = Served { connection, input: Vec::new(), output: Output::default(), woken };
         self.served.insert(pipe, served);
     }

@@ -12,24 +12,11 @@ use anyhow::{Context, bail};
 use cargo_metadata::{MetadataCommand, TargetKind};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Permitted circles: the package, the files that may depend on each other, and the reason.
-const ALLOWED: [(&str, &[&str], &str); 1] = [(
-    "spillway-nvme-tcp",
-    &[
-        "admin",
-        "blocks",
-        "connection",
-        "identify",
-        "namespaces",
-        "pools",
-        "queue",
-        "sink",
-        "source",
-        "target",
-        "transfer",
-    ],
-    "`Target` knows its connections, and each kind of command answers from the target",
-)];
+/// A permitted circle: the package, the files that may depend on each other, and the reason.
+type Allowed<'a> = (&'a str, &'a [&'a str], &'a str);
+
+/// All permitted circles.
+const ALLOWED: &[Allowed<'_>] = &[];
 
 /// A module's path from the crate's root.
 type Module = Vec<String>;
@@ -51,7 +38,7 @@ type Files = BTreeMap<Module, File>;
 /// A line for each circle that is not permitted, and for each permission without a circle.
 pub fn check() -> anyhow::Result<()> {
     let metadata = MetadataCommand::new().no_deps().exec()?;
-    let (mut found, mut needed) = (Vec::new(), BTreeSet::new());
+    let mut found = Vec::new();
     for package in metadata.workspace_packages() {
         let is_code = |kind: &TargetKind| {
             !matches!(kind, TargetKind::Test | TargetKind::Example | TargetKind::CustomBuild)
@@ -59,25 +46,32 @@ pub fn check() -> anyhow::Result<()> {
         for target in package.targets.iter().filter(|it| it.kind.iter().any(is_code)) {
             let mut files = Files::new();
             read(target.src_path.as_std_path(), &Module::new(), &mut files)?;
-            for circle in circles(&files) {
-                let allowed = ALLOWED.iter().position(|&(crate_, files, _)| {
-                    crate_ == package.name.as_str()
-                        && circle.iter().all(|file| files.contains(&file.as_str()))
-                });
-                match allowed {
-                    Some(at) => drop(needed.insert(at)),
-                    None => found.push(format!("{}: {}", package.name, circle.join(", "))),
-                }
-            }
+            found.extend(circles(&files).into_iter().map(|it| (package.name.to_string(), it)));
         }
     }
-    let unneeded = (0..ALLOWED.len()).filter(|at| !needed.contains(at));
-    found.extend(unneeded.map(|at| format!("no circle any more: {:?}", ALLOWED[at])));
-    if found.is_empty() {
+    let wrong = compare(&found, ALLOWED);
+    if wrong.is_empty() {
         println!("no circles of files but {} that are allowed", ALLOWED.len());
         return Ok(());
     }
-    bail!("files that know each other in a circle:\n{}", found.join("\n"))
+    bail!("files that know each other in a circle:\n{}", wrong.join("\n"))
+}
+
+/// A line for each circle of a package that is not permitted, and for each permission without a circle.
+fn compare(found: &[(String, Vec<String>)], allowed: &[Allowed<'_>]) -> Vec<String> {
+    let (mut wrong, mut needed) = (Vec::new(), BTreeSet::new());
+    for (package, circle) in found {
+        let permission = allowed.iter().position(|&(of, files, _)| {
+            of == package && circle.iter().all(|file| files.contains(&file.as_str()))
+        });
+        match permission {
+            Some(at) => drop(needed.insert(at)),
+            None => wrong.push(format!("{package}: {}", circle.join(", "))),
+        }
+    }
+    let unneeded = (0..allowed.len()).filter(|at| !needed.contains(at));
+    wrong.extend(unneeded.map(|at| format!("no circle any more: {:?}", allowed[at])));
+    wrong
 }
 
 /// Reads a file and those of its modules, without tests.
@@ -340,6 +334,19 @@ mod tests {
             ("b.rs", "use crate::Common; #[cfg(test)] mod tests { use crate::a::A; }"),
         ];
         assert!(crate_of(&sources).is_empty());
+    }
+
+    #[test]
+    fn a_permission_is_for_the_files_and_the_package_that_it_names() {
+        let sources = [("lib.rs", "mod a; mod b;"), ("a.rs", "use crate::b::B;")];
+        let circle = crate_of(&[&sources[..], &[("b.rs", "use crate::a::A;")]].concat());
+        let found = [("p".to_owned(), circle.concat())];
+        assert_eq!(compare(&found, &[("p", &["a", "b", "c"], "why")]), [""; 0]);
+        assert_eq!(compare(&found, &[]), ["p: a, b"]);
+        for other in [("p", &["a"][..], "why"), ("q", &["a", "b"], "why")] {
+            let lines = ["p: a, b".to_owned(), format!("no circle any more: {other:?}")];
+            assert_eq!(compare(&found, &[other]), lines);
+        }
     }
 
     #[test]

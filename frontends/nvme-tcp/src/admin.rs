@@ -12,15 +12,14 @@ use spillway_wire::nvme::{
     feature,
 };
 
-use crate::controller::Subsystem;
-use crate::identify::identify;
+use crate::context::Context;
+use crate::identify::{EVENT_REQUESTS_MAX, identify};
 use crate::namespaces;
+use crate::outcome::Outcome;
 use crate::pools;
-use crate::queue::Context;
-use crate::reply::{Outcome, Reply};
+use crate::reply::Reply;
+use crate::subsystem::Subsystem;
 
-/// Asynchronous Event Requests that are held.
-pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 /// Keep alive must come within twice its timeout: hosts send it at half of it, and may be slow for a
 /// moment.
 const KEEP_ALIVE_TIMES: u64 = 2;

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use spillway_block::{Device, Error};
-use spillway_types::Refusal;
+use spillway_block::Device;
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, DatasetManagementDwords, Range, Status, block};
 
+use crate::context::Context;
 use crate::namespaces;
-use crate::queue::Context;
-use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
+use crate::outcome::{Failure, Outcome, device_failure};
+use crate::reply::{PDU_DATA_BYTES_MAX, Reply};
 use crate::sink::Sink;
 use crate::source::Source;
 
@@ -72,7 +72,7 @@ impl BlockQueue {
         if number == ALL_NAMESPACES {
             return Ok(0);
         }
-        self.device(context, number)?.flush().map_err(failure)?;
+        self.device(context, number)?.flush().map_err(device_failure)?;
         Ok(0)
     }
 
@@ -132,17 +132,19 @@ impl BlockQueue {
         };
         if command.opcode == block::WRITE_ZEROES {
             let done = device.write_zeroes(span.offset, span.bytes).map(|()| 0);
-            return Some(done.map_err(failure));
+            return Some(done.map_err(device_failure));
         }
         if u64::from(command.data.bytes) != span.bytes {
             return Some(Err(Status::DATA_LENGTH.finally().into()));
         }
         match command.opcode {
-            block::WRITE => Some(device.write(span.offset, data).map(|()| 0).map_err(failure)),
+            block::WRITE => {
+                Some(device.write(span.offset, data).map(|()| 0).map_err(device_failure))
+            }
             block::COMPARE => Some(match device.compare(span.offset, data) {
                 Ok(true) => Ok(0),
                 Ok(false) => Err(Status::COMPARE_FAILURE.finally().into()),
-                Err(error) => Err(failure(error)),
+                Err(error) => Err(device_failure(error)),
             }),
             _ => read(device, &span, reply).err().map(Err),
         }
@@ -160,7 +162,7 @@ impl BlockQueue {
         let (ranges, _) = ranges.as_chunks();
         for range in ranges.iter().map(Range::decode) {
             let span = span(device, range.first_block, range.blocks.into())?;
-            device.deallocate(span.offset, span.bytes).map_err(failure)?;
+            device.deallocate(span.offset, span.bytes).map_err(device_failure)?;
         }
         Ok(0)
     }
@@ -173,7 +175,7 @@ fn read(device: &dyn Device, span: &Span, reply: &mut Reply<'_>) -> Result<(), F
         let bytes = (span.bytes - at).min(PDU_DATA_BYTES_MAX as u64) as usize;
         let last = at + bytes as u64 == span.bytes;
         reply.part(at as usize, bytes, |room| {
-            device.read(span.offset + at, room).map_err(failure)?;
+            device.read(span.offset + at, room).map_err(device_failure)?;
             Ok((bytes, 0, last))
         })?;
         at += bytes as u64;
@@ -190,20 +192,4 @@ fn span(device: &dyn Device, first_block: u64, blocks: u64) -> Result<Span, Fail
         return Err(Status::OUT_OF_RANGE.finally().into());
     }
     Ok(Span { offset: first_block * block_bytes, bytes: blocks * block_bytes })
-}
-
-pub(crate) fn failure(error: Error) -> Failure {
-    let status = match error {
-        Error::Range => Status::OUT_OF_RANGE.finally(),
-        Error::Refused(Refusal::NoPool) | Error::Gone => Status::INVALID_NAMESPACE.finally(),
-        // The client is being moved to another store, or many read the same page: it passes.
-        Error::Refused(Refusal::Frozen) | Error::Busy => Status::NOT_READY,
-        Error::Refused(_) => Status::CAPACITY.finally(),
-        Error::NotAPage(_) | Error::NoCopy(_) | Error::Unreadable(_) => {
-            Status::UNRECOVERED_READ.finally()
-        }
-        Error::Failed(_) => Status::INTERNAL,
-    };
-    tracing::debug!(%status, %error, "block command failed");
-    status.into()
 }

@@ -1,10 +1,10 @@
-//! A connection: PDUs in, commands to where they belong, answers out. No I/O, no clock.
+//! A connection: PDUs in, their commands to where they are executed, answers out. No I/O, no clock.
 //!
 //! ```text
 //!  accepted --ICReq/ICResp--> initialized --Connect--> queue --(authentication)--> ready
 //! ```
-//! The first queue of an association is its admin queue, which makes the controller; when its connection
-//! ends, the controller ends, and with it the connections of its I/O queues.
+//! When the connection of an admin queue ends, its controller ends, and with it the connections of the controller's I/O
+//! queues.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLockReadGuard};
@@ -15,11 +15,14 @@ use spillway_wire::nvme_tcp::{
     Pdu, Terminate, decode, is_host_data,
 };
 
+use crate::connect::{Origin, connect};
+use crate::context::Context;
 use crate::controller::{Controller, Waker};
 use crate::error::Error;
+use crate::fabrics;
 use crate::output::Output;
 use crate::patience::{Owed, Patience, What};
-use crate::queue::{Begin, Context, Queue, Role, direction};
+use crate::queue::{Begin, Queue, Role, direction};
 use crate::reply::{PDU_DATA_BYTES_MAX, QueueState, Reply, write_pdu};
 use crate::source::Source;
 use crate::target::Target;
@@ -32,20 +35,17 @@ const ROOM_POLL_MS: u64 = 2;
 
 /// A connection of a host.
 pub struct Connection {
-    pub(crate) target: Arc<Target>,
-    pub(crate) local: SocketAddr,
-    /// What the host's certificate calls it, over TLS.
-    pub(crate) name: Option<String>,
-    pub(crate) waker: Waker,
-    /// Until when its queue must be ready.
+    target: Arc<Target>,
+    origin: Origin,
+    /// When its queue must be ready.
     handshake_until_ms: u64,
     framing: Option<Framing>,
     patience: Patience,
-    /// Bytes of whole PDUs that have ever come.
+    /// Bytes of all whole PDUs that have arrived.
     taken_bytes: u64,
-    pub(crate) queue: Option<Queue>,
-    /// What the host did not get that it asked for, until somebody takes it for the log.
-    pub(crate) complaint: Option<String>,
+    queue: Option<Queue>,
+    /// Why the host was refused, until [`Self::complaint`] takes it for the log.
+    complaint: Option<String>,
 }
 
 /// Where a command's data is.
@@ -62,7 +62,10 @@ impl std::fmt::Debug for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(
+    /// A new connection of a host to `target`, at the target's address `local`. `name` is the name in the host's
+    /// certificate: over TLS the host is that client, whatever name it gives, and need not authenticate. `waker` is
+    /// called, on any thread, when [`Self::poll`] has something to do.
+    pub fn new(
         target: Arc<Target>,
         local: SocketAddr,
         name: Option<String>,
@@ -72,9 +75,7 @@ impl Connection {
         let handshake_until_ms = now_ms + target.config.handshake_timeout_ms;
         Self {
             target,
-            local,
-            name,
-            waker,
+            origin: Origin { local, name, waker },
             handshake_until_ms,
             framing: None,
             patience: Patience::default(),
@@ -295,9 +296,7 @@ impl Connection {
     ) -> Result<(), Error> {
         let framing = self.framing();
         let Some(queue) = &mut self.queue else {
-            let queue = QueueState { number: 0, head: None };
-            let mut reply = Reply { out, framing, queue, command: command.id };
-            self.connect(now_ms, command, capsule, &mut reply);
+            self.connect(now_ms, command, capsule, out);
             return Ok(());
         };
         queue.head = (queue.head + 1) % queue.entries;
@@ -316,7 +315,7 @@ impl Connection {
             _ => {
                 let client = queue.controller.client().filter(|_| queue.is_authenticated());
                 let allowed = client.map_or(0, |client| client.quota.bytes_max());
-                if u64::from(bytes) > allowed.min(queue.transfer_bytes_max()) {
+                if u64::from(bytes) > allowed.min(queue.controller.subsystem.transfer_bytes_max()) {
                     let status = Status::INVALID_FIELD.finally();
                     queue.reply(out, framing, command).complete(Err(status.into()));
                     return Ok(());
@@ -331,7 +330,24 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on with long answers, and with commands that waited for room.
+    /// Executes the first command.
+    fn connect(&mut self, now_ms: u64, command: &Command, data: &[u8], out: &mut Output) {
+        let framing = self.framing();
+        match connect(&self.target, &self.origin, now_ms, command, data) {
+            Ok((queue, result)) => {
+                queue.reply(out, framing, command).complete(Ok(result));
+                self.queue = Some(queue);
+            }
+            Err(failure) => {
+                self.complaint = Some(format!("refused to connect a queue: {}", failure.status));
+                let queue = QueueState { number: 0, head: None };
+                let mut reply = Reply { out, framing, queue, command: command.id };
+                reply.complete(Err(failure));
+            }
+        }
+    }
+
+    /// Continues long answers, and starts commands that waited for room.
     fn start_waiting(&mut self, now_ms: u64, out: &mut Output) {
         let framing = self.framing();
         while let Some(queue) = &mut self.queue {
@@ -376,7 +392,8 @@ impl Connection {
         let Some(queue) = &mut self.queue else { return };
         let mut reply = queue.reply(out, framing, command);
         if command.opcode == admin::FABRICS {
-            self.fabrics(now_ms, command, data, &mut reply);
+            let refused = fabrics::execute(&self.target, queue, now_ms, command, data, &mut reply);
+            self.complaint = refused.or(self.complaint.take());
             return;
         }
         if !queue.is_authenticated() {
@@ -385,7 +402,9 @@ impl Connection {
         }
         let context = Context { target: &self.target, controller: &queue.controller, now_ms };
         match &mut queue.role {
-            Role::Admin(admin) => admin.execute(&context, self.local, command, data, &mut reply),
+            Role::Admin(admin) => {
+                admin.execute(&context, self.origin.local, command, data, &mut reply);
+            }
             Role::Blocks(blocks) => blocks.execute(&context, command, data, &mut reply),
             Role::Pools(pools) => pools.execute(&context, command, data, &mut reply),
         }
@@ -397,7 +416,7 @@ impl Drop for Connection {
         let Some(queue) = self.queue.take() else { return };
         queue.controller.remove_queue(queue.number);
         if queue.number == 0 {
-            self.target.remove_controller(&queue.controller);
+            self.target.controllers.remove(&queue.controller);
         }
         if let Some(client) = queue.admitted {
             self.target.access.leave(client.id);

@@ -9,17 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use spillway_types::ClientId;
 
 use crate::quota::Quota;
+use crate::subsystem::Subsystem;
 
 /// Tells whoever drives a connection to call [`crate::Connection::poll`] soon.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
-
-/// What a subsystem holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subsystem {
-    Discovery,
-    Blocks,
-    Pools,
-}
 
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]

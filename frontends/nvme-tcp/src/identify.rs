@@ -8,11 +8,12 @@ use spillway_wire::identify::{
 use spillway_wire::log_page::Event;
 use spillway_wire::nvme::{ALL_NAMESPACES, Command, Status};
 
-use crate::admin::EVENT_REQUESTS_MAX;
-use crate::controller::Subsystem;
+use crate::context::Context;
 use crate::namespaces::{self, NAMESPACES_MAX};
-use crate::queue::Context;
+use crate::subsystem::Subsystem;
 
+/// Asynchronous Event Requests that a controller holds (AERL).
+pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
 /// Bytes of data in a capsule of an I/O queue: a page.
 const CAPSULE_DATA_BYTES: u32 = 4096;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use spillway_block::Device;
 use spillway_types::{ClientId, PoolInfo};
 
-use crate::controller::{Controller, Subsystem};
+use crate::controller::Controller;
+use crate::subsystem::Subsystem;
 use crate::target::Target;
 
 /// Highest namespace id: the number of pools that a store can have.

@@ -2,15 +2,16 @@
 
 use std::collections::HashMap;
 
-use spillway_store::{Begun, Error, Found, LongGet, PageBuf, Store};
-use spillway_types::{Get, Key, PoolId, PoolSpec, Put, Refusal, Sharing};
+use spillway_store::{Begun, Found, LongGet, PageBuf, Store};
+use spillway_types::{Get, Key, PoolId, PoolSpec, Sharing};
 use spillway_wire::kv::{self, CreatePool, KeyList, KeyValueDwords, PoolEntry, io, store_option};
 use spillway_wire::nvme::{Command, Status};
 
+use crate::context::Context;
 use crate::controller::ProvenClient;
 use crate::namespaces;
-use crate::queue::Context;
-use crate::reply::{Failure, Outcome, PDU_DATA_BYTES_MAX, Reply};
+use crate::outcome::{Failure, Outcome, refused, store_failure, stored};
+use crate::reply::{PDU_DATA_BYTES_MAX, Reply};
 use crate::sink::Sink;
 use crate::target::Target;
 
@@ -119,7 +120,7 @@ impl PoolQueue {
             } else {
                 store.get_long(pool, key, (room, PDU_DATA_BYTES_MAX), scratch, copy)
             };
-            match found.map_err(|error| status_of(&error))? {
+            match found.map_err(|error| store_failure(&error))? {
                 Found::Other(got) => length_of(got).map(|length| (length, length as u64, true)),
                 Found::Long(found) => {
                     long = Some(found);
@@ -174,7 +175,7 @@ fn read(
     } else {
         store.get(pool, key, value)
     };
-    length_of(got.map_err(|error| status_of(&error))?)
+    length_of(got.map_err(|error| store_failure(&error))?)
 }
 
 /// The length of a value that was found.
@@ -211,24 +212,6 @@ fn put(store: &Store, pool: PoolId, command: &Command, data: &[u8]) -> Outcome {
     stored(store.put(pool, checked_store(command, data.len())?, data))
 }
 
-/// How a put went.
-pub(crate) fn stored(put: Put) -> Outcome {
-    match put {
-        Put::Stored => Ok(0),
-        Put::Refused(refusal) => Err(refused(refusal)),
-    }
-}
-
-fn refused(refusal: Refusal) -> Failure {
-    let status = match refusal {
-        Refusal::AtTarget | Refusal::NodeFull => Status::CAPACITY.finally(),
-        Refusal::Frozen => Status::NOT_READY,
-        Refusal::Length => Status::VALUE_SIZE.finally(),
-        Refusal::NoPool => Status::INVALID_NAMESPACE.finally(),
-    };
-    status.into()
-}
-
 fn list(store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
     let start = match kv::list_start(command) {
         Ok(start) => start,
@@ -237,7 +220,8 @@ fn list(store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
     let room = room_of(command).min(LIST_BYTES_MAX);
     reply.fill(room, |bytes| {
         let mut keys = vec![Key::new(0, 0); KeyList::room(bytes.len())];
-        let found = store.list_keys(pool, start, &mut keys).map_err(|error| status_of(&error))?;
+        let found =
+            store.list_keys(pool, start, &mut keys).map_err(|error| store_failure(&error))?;
         let length = bytes.len();
         let mut list = KeyList::new(bytes).map_err(|_| Status::DATA_LENGTH.finally())?;
         for &key in &keys[..found] {
@@ -245,25 +229,6 @@ fn list(store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
         }
         Ok((length, 0))
     });
-}
-
-fn status_of(error: &Error) -> Status {
-    match error {
-        Error::NoPool | Error::NoClient => Status::INVALID_NAMESPACE.finally(),
-        Error::Busy => Status::NOT_READY,
-        Error::Corrupt | Error::Disk(_) | Error::Gone | Error::NotAPage(_) => {
-            Status::UNRECOVERED.finally()
-        }
-        Error::Unauthorised(_) | Error::NoSharedPool(_) => Status::ACCESS_DENIED.finally(),
-        Error::TableFull | Error::NoRoom(_) => Status::CAPACITY.finally(),
-        Error::Lifetime(_) | Error::WrongSharing | Error::Unreservable | Error::Spec(_) => {
-            Status::INVALID_FIELD.finally()
-        }
-        error => {
-            tracing::warn!(%error, "a command of a pool failed");
-            Status::INTERNAL
-        }
-    }
 }
 
 /// An admin command of pools. `None` when the answer is written.
@@ -286,7 +251,7 @@ pub(crate) fn admin(
                 reply.data(&kv::encode_statistics(&statistics), 0);
                 return None;
             }
-            Err(error) => Err(status_of(&error).into()),
+            Err(error) => Err(store_failure(&error)),
         },
         kv::admin::LIST_POOLS => {
             let pools: Vec<PoolEntry> = entries(context, client).collect();
@@ -318,14 +283,14 @@ fn entries(context: &Context<'_>, client: &ProvenClient) -> impl Iterator<Item =
 fn create(store: &Store, client: &ProvenClient, data: &[u8]) -> Outcome {
     let data = data.first_chunk().ok_or(Status::DATA_LENGTH.finally())?;
     let CreatePool(spec) = CreatePool::decode(data).map_err(|_| Status::INVALID_FIELD.finally())?;
-    let pool = store.create_pool(client.id, spec).map_err(|error| status_of(&error))?;
+    let pool = store.create_pool(client.id, spec).map_err(|error| store_failure(&error))?;
     number(store, client, pool)
 }
 
 fn join(store: &Store, client: &ProvenClient, data: &[u8]) -> Outcome {
     let uuid: &[u8; 16] = data.first_chunk().ok_or(Status::DATA_LENGTH.finally())?;
     let uuid = u128::from_be_bytes(*uuid);
-    let pool = store.join_pool(client.id, uuid).map_err(|error| status_of(&error))?;
+    let pool = store.join_pool(client.id, uuid).map_err(|error| store_failure(&error))?;
     number(store, client, pool)
 }
 
@@ -349,5 +314,5 @@ fn destroy(target: &Target, client: &ProvenClient, number: u32) -> Outcome {
         Sharing::Private => store.destroy_pool(pool.id),
         Sharing::Shared { .. } => store.leave_pool(pool.id),
     };
-    done.map(|()| 0).map_err(|error| status_of(&error).into())
+    done.map(|()| 0).map_err(|error| store_failure(&error))
 }

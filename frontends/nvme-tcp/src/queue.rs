@@ -10,18 +10,16 @@ use spillway_wire::nvme_tcp::Framing;
 use crate::admin::Admin;
 use crate::authentication::Authentication;
 use crate::blocks::BlockQueue;
-use crate::controller::{Controller, ProvenClient, Subsystem};
+use crate::context::Context;
+use crate::controller::{Controller, ProvenClient};
+use crate::outcome::Failure;
 use crate::output::Output;
 use crate::pools::PoolQueue;
 use crate::quota::QuotaGuard;
-use crate::reply::{Failure, PDU_DATA_BYTES_MAX, QueueState, Reply};
+use crate::reply::{PDU_DATA_BYTES_MAX, QueueState, Reply};
 use crate::sink::{SHORT_BYTES_MAX, Sink};
 use crate::source::{self, Outgoing, Source};
-use crate::target::Target;
 use crate::transfer::Transfers;
-
-/// The longest keep-alive time of the discovery subsystem, and its time where the host asks for none, as in Linux's target.
-const DISCOVERY_KEEP_ALIVE_MS: u32 = 120_000;
 
 /// The queue that a connection carries.
 pub(crate) struct Queue {
@@ -43,13 +41,6 @@ pub(crate) enum Role {
     Admin(Admin),
     Blocks(BlockQueue),
     Pools(PoolQueue),
-}
-
-/// What a command is carried out with.
-pub(crate) struct Context<'a> {
-    pub(crate) target: &'a Target,
-    pub(crate) controller: &'a Controller,
-    pub(crate) now_ms: u64,
 }
 
 /// What is to be done for a command that has waited.
@@ -126,14 +117,6 @@ impl Queue {
         self.authentication.as_ref().is_none_or(Authentication::is_done)
     }
 
-    /// Most bytes of data of a command.
-    pub(crate) fn transfer_bytes_max(&self) -> u64 {
-        match self.controller.subsystem {
-            Subsystem::Discovery => 0,
-            subsystem => 4096 << subsystem.transfer_shift(),
-        }
-    }
-
     pub(crate) fn reply<'a>(
         &self,
         out: &'a mut Output,
@@ -143,26 +126,6 @@ impl Queue {
         let head = self.flow_control.then_some(self.head);
         let queue = QueueState { number: self.number, head };
         Reply { out, framing, queue, command: command.id }
-    }
-}
-
-impl Subsystem {
-    /// log2 of the pages of 4096 bytes that a command moves at most (MDTS).
-    pub(crate) const fn transfer_shift(self) -> u8 {
-        match self {
-            Self::Pools => 12,
-            Self::Blocks | Self::Discovery => 8,
-        }
-    }
-
-    /// The keep-alive time that is granted, 0 for none. Anybody may ask the discovery subsystem, so there
-    /// it has an end.
-    pub(crate) const fn keep_alive_ms(self, asked_ms: u32) -> u32 {
-        match (self, asked_ms) {
-            (Self::Discovery, 1..DISCOVERY_KEEP_ALIVE_MS) => asked_ms,
-            (Self::Discovery, _) => DISCOVERY_KEEP_ALIVE_MS,
-            _ => asked_ms,
-        }
     }
 }
 

@@ -1,11 +1,30 @@
-//! What a client may have under way, over all its connections.
+//! How much a client may have outstanding, over all its connections.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use spillway_types::Limits;
+use spillway_types::{ClientId, Limits};
 
-/// One client's commands that are under way beyond the moment in which they arrive, and their bytes.
+/// The quotas of clients that are connected.
+#[derive(Debug, Default)]
+pub(crate) struct Quotas(Mutex<HashMap<ClientId, Weak<Quota>>>);
+
+impl Quotas {
+    /// A client's quota. The client's first connection makes it, with these limits, and its last one drops it.
+    pub(crate) fn of(&self, client: ClientId, limits: Limits) -> Arc<Quota> {
+        let mut quotas = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = quotas.get(&client).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            quotas.retain(|_, quota| quota.strong_count() != 0);
+            let quota = Arc::new(Quota::new(limits));
+            quotas.insert(client, Arc::downgrade(&quota));
+            quota
+        })
+    }
+}
+
+/// Counts one client's commands that wait for data, for room or for their answers to be sent, and the bytes of their data.
 #[derive(Debug)]
 pub(crate) struct Quota {
     limits: Limits,
@@ -13,7 +32,7 @@ pub(crate) struct Quota {
     bytes: AtomicU64,
 }
 
-/// A part of a quota that is in use. Dropping it returns the part.
+/// A part of a quota that one command holds until this is dropped.
 #[derive(Debug)]
 pub(crate) struct QuotaGuard {
     quota: Arc<Quota>,
@@ -29,7 +48,7 @@ impl Quota {
         self.limits.bytes_max
     }
 
-    /// Takes room for one command with `bytes` of data. `None` when there is none now.
+    /// Takes a part for one command with `bytes` of data. `None` if too little is free.
     pub(crate) fn hold(self: &Arc<Self>, bytes: u64) -> Option<QuotaGuard> {
         add_within(&self.operations, 1, self.limits.operations_max)?;
         let room = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {

@@ -3,6 +3,7 @@
 use spillway_wire::nvme::{Completion, Status};
 use spillway_wire::nvme_tcp::{Framing, HEADER_BYTES_MAX, Pdu, Transfer, finish_data};
 
+use crate::outcome::{Failure, Outcome};
 use crate::output::Output;
 
 /// Most bytes of data of one PDU, in both directions.
@@ -22,22 +23,6 @@ pub(crate) struct Reply<'a> {
     pub(crate) framing: Framing,
     pub(crate) queue: QueueState,
     pub(crate) command: u16,
-}
-
-/// How a command went: the result that stands in its completion, or an error.
-pub(crate) type Outcome = Result<u64, Failure>;
-
-/// An error status and the result that goes with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) status: Status,
-    pub(crate) result: u64,
-}
-
-impl From<Status> for Failure {
-    fn from(status: Status) -> Self {
-        Self { status, result: 0 }
-    }
 }
 
 impl Reply<'_> {

@@ -6,9 +6,7 @@ use spillway_block::Device;
 use spillway_store::LongPut;
 use spillway_wire::nvme::Status;
 
-use crate::blocks;
-use crate::pools;
-use crate::reply::{Failure, Outcome};
+use crate::outcome::{Failure, Outcome, device_failure, stored};
 
 /// Takes a command's data part by part. Only what is short is gathered here: the rest goes on as it comes.
 #[derive(Debug)]
@@ -50,10 +48,10 @@ impl Sink {
             Self::Short(data) => data.extend_from_slice(part),
             Self::Value(put) => put.push(part),
             Self::Write { device, offset } => {
-                device.write(*offset + at, part).map_err(blocks::failure)?;
+                device.write(*offset + at, part).map_err(device_failure)?;
             }
             Self::Compare { device, offset } => {
-                if !device.compare(*offset + at, part).map_err(blocks::failure)? {
+                if !device.compare(*offset + at, part).map_err(device_failure)? {
                     return Err(Status::COMPARE_FAILURE.finally().into());
                 }
             }
@@ -65,7 +63,7 @@ impl Sink {
     pub(crate) fn end(self) -> Taken {
         match self {
             Self::Short(data) => Taken::Short(data),
-            Self::Value(put) => Taken::Done(pools::stored(put.publish())),
+            Self::Value(put) => Taken::Done(stored(put.publish())),
             Self::Write { .. } | Self::Compare { .. } => Taken::Done(Ok(0)),
         }
     }

@@ -7,10 +7,10 @@ use spillway_block::Device;
 use spillway_store::LongGet;
 use spillway_wire::nvme::Command;
 
-use crate::blocks;
+use crate::outcome::{Failure, device_failure};
 use crate::output::Output;
 use crate::quota::QuotaGuard;
-use crate::reply::{Failure, PDU_DATA_BYTES_MAX, Reply};
+use crate::reply::{PDU_DATA_BYTES_MAX, Reply};
 
 /// Where the data of a long answer comes from.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Source {
                 Ok(())
             }
             Self::Blocks { device, offset, .. } => {
-                device.read(*offset + at, room).map_err(blocks::failure)
+                device.read(*offset + at, room).map_err(device_failure)
             }
         }
     }

@@ -6,8 +6,8 @@ use spillway_wire::nvme::Command;
 use spillway_wire::nvme_tcp::{ReadyToTransfer, Transfer};
 
 use crate::error::Error;
+use crate::outcome::{Failure, Outcome};
 use crate::quota::QuotaGuard;
-use crate::reply::{Failure, Outcome};
 use crate::sink::{Sink, Taken};
 use crate::source::Outgoing;
 

@@ -60,7 +60,13 @@ impl Host {
         let framing =
             Framing { header_digest: choice & 1 != 0, data_digest: choice & 2 != 0, alignment: 0 };
         Self {
-            connection: server.target().accept(local, None, 0, Arc::new(|| {})),
+            connection: Connection::new(
+                Arc::clone(server.target()),
+                local,
+                None,
+                0,
+                Arc::new(|| {}),
+            ),
             framing,
             input: Vec::new(),
             output: Output::default(),

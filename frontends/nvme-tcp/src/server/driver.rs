@@ -73,7 +73,8 @@ impl<'a> Driver<'a> {
         let mut transport = transport;
         let name = transport.name().inspect_err(|_| transport.shut())?;
         let local = transport.local()?;
-        let connection = shared.target.accept(local, name, shared.now_ms(), waker);
+        let connection =
+            Connection::new(Arc::clone(&shared.target), local, name, shared.now_ms(), waker);
         Ok(Self {
             shared,
             transport,

@@ -109,7 +109,8 @@ impl World {
     /// A connection on which nothing was said yet.
     pub fn host(&self) -> Host {
         let address = "127.0.0.1:4420".parse().unwrap();
-        let connection = self.target.accept(address, None, 0, Arc::new(|| {}));
+        let connection =
+            Connection::new(Arc::clone(&self.target), address, None, 0, Arc::new(|| {}));
         Host {
             connection,
             framing: Framing::default(),
