@@ -1,6 +1,6 @@
-//! A target alone, for trying hosts against: `target ADDRESS MIB [HOST_NQN SECRET [CONTROLLER_SECRET]]`.
-//! One client for every host, a block device of MIB MiB and a pool. A line a second says what the store
-//! takes. Ends when its input does.
+//! A target without a daemon, for trying out hosts: `target ADDRESS MIB [HOST_NQN SECRET [CONTROLLER_SECRET]]`. All hosts
+//! are one client, with a block device of MIB MiB and a pool. Each second it prints how much memory the store uses. It
+//! ends at the end of its standard input.
 
 use std::io::Read;
 use std::net::TcpListener;

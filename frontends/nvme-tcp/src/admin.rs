@@ -1,4 +1,4 @@
-//! The admin queue.
+//! The admin queue: features, logs, asynchronous events and keep-alive.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -20,28 +20,28 @@ use crate::pools;
 use crate::reply::Reply;
 use crate::subsystem::Subsystem;
 
-/// Keep alive must come within twice its timeout: hosts send it at half of it, and may be slow for a
-/// moment.
+/// A controller ends if the host is silent for so many keep-alive timeouts. Hosts send Keep Alive once in half a
+/// timeout, and may be late for a moment.
 const KEEP_ALIVE_TIMES: u64 = 2;
-/// Most bytes of a log that are asked for at once.
+/// Most bytes of a log that one command may ask for.
 const LOG_BYTES_MAX: u64 = 1 << 20;
 
-/// What an admin queue remembers.
+/// The state of an admin queue.
 #[derive(Debug)]
 pub(crate) struct Admin {
     /// The property CC.
     pub(crate) configuration: ControllerConfiguration,
     keep_alive_ms: u32,
     heard_ms: u64,
-    /// Ids of Asynchronous Event Requests that wait.
+    /// Ids of outstanding Asynchronous Event Requests.
     event_requests: Vec<u16>,
-    /// Feature 0Bh.
+    /// Asynchronous Event Configuration (feature 0Bh).
     events: u32,
-    /// The host was told of changed namespaces and has not read the log since.
+    /// The host was told that namespaces changed, and has not read the log since.
     told: bool,
-    /// Namespaces as they were when the host last could see a change.
+    /// The namespaces when changes were last looked for; none before the first time.
     known: Option<Vec<(u32, u128)>>,
-    /// Ids of namespaces that changed since the host read the log.
+    /// Ids of namespaces that changed since the host last read the log.
     changed: BTreeSet<u32>,
 }
 
@@ -59,12 +59,12 @@ impl Admin {
         }
     }
 
-    /// The host gave a sign of life.
+    /// The host sent a sign of life.
     pub(crate) fn heard(&mut self, now_ms: u64) {
         self.heard_ms = now_ms;
     }
 
-    /// When the controller ends unless the host gives a sign of life.
+    /// When the controller ends unless the host sends a sign of life.
     pub(crate) fn keep_alive_until_ms(&self) -> Option<u64> {
         let timeout_ms = u64::from(self.keep_alive_ms) * KEEP_ALIVE_TIMES;
         (timeout_ms != 0).then_some(self.heard_ms + timeout_ms)
@@ -152,7 +152,8 @@ impl Admin {
         }
     }
 
-    /// Only Asynchronous Event Requests can be aborted: others that wait do so for the host itself.
+    /// Aborts an Asynchronous Event Request. Other outstanding commands wait for the host itself, so they are not
+    /// aborted.
     fn abort(&mut self, command: &Command, reply: &mut Reply<'_>) -> Outcome {
         const NOT_ABORTED: u64 = 1;
         let dwords = AbortDwords::of(command);
@@ -166,7 +167,7 @@ impl Admin {
         Ok(0)
     }
 
-    /// Completes an Asynchronous Event Request when namespaces changed and the host wants to know.
+    /// Completes an Asynchronous Event Request if namespaces changed and the host has enabled that event.
     pub(crate) fn tell_changes(&mut self, context: &Context<'_>, reply: &mut Reply<'_>) {
         if context.controller.take_namespaces_changed() || self.known.is_none() {
             self.look_for_changes(context, reply);
@@ -201,7 +202,7 @@ impl Admin {
         }
     }
 
-    /// What a log says from the offset on.
+    /// The part of a log page that the command asks for.
     fn log(
         &mut self,
         context: &Context<'_>,
@@ -252,7 +253,7 @@ fn reply_data(command: &Command, bytes: &[u8], reply: &mut Reply<'_>) {
     }
 }
 
-/// The queues that are granted of those asked for.
+/// How many of the I/O queues asked for are granted.
 fn queues_granted(context: &Context<'_>, asked: NumberOfQueues) -> NumberOfQueues {
     let max = context.target.config.io_queues_max - 1;
     NumberOfQueues {
@@ -261,7 +262,7 @@ fn queues_granted(context: &Context<'_>, asked: NumberOfQueues) -> NumberOfQueue
     }
 }
 
-/// Everybody is told the same two names, whether they may connect or not.
+/// The discovery log. Every host gets the same two subsystems, whether it may connect to them or not.
 fn discovery(context: &Context<'_>, local: SocketAddr) -> Vec<u8> {
     let entries = [Subsystem::Blocks, Subsystem::Pools].map(|subsystem| DiscoveryEntry {
         subsystem: context.target.nqn(subsystem).to_owned(),

@@ -1,14 +1,14 @@
-//! DH-HMAC-CHAP, the controller's side of it. See [`spillway_wire::auth`] for who says what when.
+//! DH-HMAC-CHAP on the controller's side. [`spillway_wire::auth`] has the order of the messages.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_wire::auth::{
     Challenge, Failure, HASH_BYTES_MAX, Hash, Message, Negotiate, Proof, Reply, Success1,
 };
 
-/// The number of the group that is none: proofs rest on the secret alone.
+/// The DH group identifier for no Diffie-Hellman exchange (NULL): a proof depends on the secret alone.
 const NO_GROUP: u8 = 0;
 
-/// Names that proofs are bound to.
+/// The names that enter a proof.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Names {
     pub(crate) host: String,
@@ -18,13 +18,13 @@ pub(crate) struct Names {
 /// The authentication of one queue.
 #[derive(Debug)]
 pub(crate) struct Authentication {
-    /// What the host proves to know.
+    /// The key that the host must know.
     host_key: Vec<u8>,
-    /// What the target proves to know to hosts that ask.
+    /// The key that the target proves to know, if the host asks for it.
     own_key: Option<Vec<u8>>,
     names: Names,
     step: Step,
-    /// The host has proven itself; it stays so while it does so again.
+    /// The host is authenticated. It remains so while it authenticates again.
     done: bool,
     transaction: u16,
     hash: Hash,
@@ -32,7 +32,7 @@ pub(crate) struct Authentication {
     sequence: u32,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// The host negotiates.
@@ -41,11 +41,11 @@ enum Step {
     SendChallenge,
     /// The host replies.
     Reply,
-    /// The host is told that its proof holds, and given the controller's, if it asked.
+    /// The host is told that its proof is right, and gets the controller's proof if it asked for one.
     SendSuccess(Option<[u8; HASH_BYTES_MAX]>),
-    /// The host says that the controller's proof holds.
+    /// The host confirms the controller's proof.
     Success2,
-    /// The host is told why it goes no further.
+    /// The host is told why authentication failed.
     SendFailure(Failure),
 }
 
@@ -72,13 +72,13 @@ impl Authentication {
         self.done
     }
 
-    /// The host is not let in although it has proven who it is.
+    /// The host is not admitted although it has authenticated.
     pub(crate) fn revoke(&mut self) {
         self.done = false;
         self.step = Step::SendFailure(Failure::Failed);
     }
 
-    /// Takes a message from the host. With a text, authentication has failed.
+    /// Takes a message from the host. Gives a text for the log if authentication failed.
     pub(crate) fn receive(&mut self, bytes: &[u8]) -> Option<String> {
         let next = match Message::decode(bytes) {
             Err(_) => Err(Failure::Payload),
@@ -108,7 +108,7 @@ impl Authentication {
         }
     }
 
-    /// Chooses what both sides know.
+    /// Chooses a hash that both sides know, and makes the challenge.
     fn negotiate(&mut self, offer: &Negotiate<'_>) -> Result<Step, Failure> {
         if offer.secure_channel != 0 {
             return Err(Failure::SecureChannel);
@@ -137,7 +137,7 @@ impl Authentication {
         }
     }
 
-    /// Checks the host's proof, and makes the controller's when it is asked for.
+    /// Checks the host's proof, and makes the controller's if the host asked for it.
     fn check(&self, reply: &Reply<'_>) -> Result<Step, Failure> {
         let length = self.hash.bytes();
         if reply.response.len() != length || !reply.exchange.is_empty() {
@@ -151,7 +151,7 @@ impl Authentication {
             return Ok(Step::SendSuccess(None));
         };
         let own_key = self.own_key.as_ref().ok_or(Failure::Failed)?;
-        // A challenge that comes back would have the target answer itself.
+        // A host that returns the target's own challenge would get the answer to it.
         if challenge == &self.challenge[..length] {
             return Err(Failure::Failed);
         }
@@ -159,7 +159,7 @@ impl Authentication {
         Ok(Step::SendSuccess(Some(own)))
     }
 
-    /// Writes the message that the host waits for; `None` when it does not fit.
+    /// Writes the message that the host waits for. `None` if it does not fit.
     pub(crate) fn send(&mut self, room: &mut [u8]) -> Option<usize> {
         let length = self.hash.bytes();
         let hash_bytes = length as u8;

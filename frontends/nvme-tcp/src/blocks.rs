@@ -13,14 +13,14 @@ use crate::reply::{PDU_DATA_BYTES_MAX, Reply};
 use crate::sink::Sink;
 use crate::source::Source;
 
-/// An I/O queue of a kernel.
+/// An I/O queue of a client's block devices.
 #[derive(Debug, Default)]
 pub(crate) struct BlockQueue {
-    /// Devices that commands were for, by namespace id.
+    /// The devices that commands have used, by namespace id.
     devices: HashMap<u32, Arc<dyn Device>>,
 }
 
-/// A range of a device, bytes.
+/// A range of a device, in bytes.
 struct Span {
     offset: u64,
     bytes: u64,
@@ -68,7 +68,8 @@ impl BlockQueue {
     }
 
     fn flush(&mut self, context: &Context<'_>, number: u32) -> Outcome {
-        // Linux flushes one namespace; others may flush all, and then nothing is left to be done.
+        // Linux flushes one namespace at a time. A host may also flush all: completed writes need no flush, so this has
+        // nothing to do.
         if number == ALL_NAMESPACES {
             return Ok(0);
         }
@@ -91,7 +92,7 @@ impl BlockQueue {
         Ok((device, span))
     }
 
-    /// Where the data of a write or compare goes that comes after its command.
+    /// Where the data of a write or compare goes if it follows the command.
     pub(crate) fn begin_write(
         &mut self,
         context: &Context<'_>,
@@ -104,7 +105,7 @@ impl BlockQueue {
         })
     }
 
-    /// Where the data of a read comes from that is longer than a PDU.
+    /// Where the data of a read comes from if it is longer than one PDU.
     pub(crate) fn begin_read(
         &mut self,
         context: &Context<'_>,
@@ -114,7 +115,7 @@ impl BlockQueue {
         Ok(Source::Blocks { device, offset, bytes })
     }
 
-    /// Commands on a range of blocks. `None` when the answer is written.
+    /// Executes a command on a range of blocks. `None` if the answer is already written.
     fn transfer(
         &mut self,
         context: &Context<'_>,
@@ -155,7 +156,7 @@ impl BlockQueue {
         let count = usize::from(dwords.number_of_ranges) + 1;
         let device = self.device(context, command.namespace)?;
         let ranges = data.get(..count * Range::BYTES).ok_or(Status::DATA_LENGTH.finally())?;
-        // Other attributes are hints that do not matter to memory.
+        // The other attributes are access hints, which make no difference to memory.
         if dwords.attributes.get() & Range::DEALLOCATE == 0 {
             return Ok(0);
         }
@@ -168,7 +169,7 @@ impl BlockQueue {
     }
 }
 
-/// Reads a range, a PDU at a time.
+/// Reads a range, one PDU at a time.
 fn read(device: &dyn Device, span: &Span, reply: &mut Reply<'_>) -> Result<(), Failure> {
     let mut at = 0;
     while at < span.bytes {
@@ -183,7 +184,7 @@ fn read(device: &dyn Device, span: &Span, reply: &mut Reply<'_>) -> Result<(), F
     Ok(())
 }
 
-/// Blocks as bytes of a device.
+/// The bytes of a device that a range of blocks occupies.
 fn span(device: &dyn Device, first_block: u64, blocks: u64) -> Result<Span, Failure> {
     let geometry = device.geometry();
     let block_bytes = u64::from(geometry.block_size.bytes());

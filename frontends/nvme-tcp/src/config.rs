@@ -1,4 +1,4 @@
-//! What the target can be told.
+//! The settings of a target.
 
 use std::sync::{Arc, RwLock};
 
@@ -10,23 +10,23 @@ use crate::error::Error;
 /// Settings of a target.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What the names of its subsystems begin with. Linux tells subsystems apart by their names alone,
-    /// so two targets that one host uses need different ones.
+    /// The beginning of its subsystems' names. Linux distinguishes subsystems by their names alone, so two targets that
+    /// one host uses need different ones.
     pub nqn_base: String,
-    /// I/O queues that a controller has at most.
+    /// Most I/O queues of a controller.
     pub io_queues_max: u16,
-    /// Entries of a queue at most.
+    /// Most entries of a queue.
     pub queue_entries_max: u16,
-    /// Connections of a server at the same time, whoever makes them.
+    /// Most connections of a server at the same time, of all hosts together.
     pub connections_max: usize,
     /// How long a new connection may take until its queue is connected and authenticated.
     pub handshake_timeout_ms: u64,
-    /// How long a host may take to receive anything.
+    /// How long a host may receive nothing while bytes for it wait.
     pub send_timeout_ms: u64,
-    /// How long a host may take to send 64 KiB of the data that it owes, or all of it if that is less.
+    /// How long a host may take for the next 64 KiB of the data that it owes, or for all of it if that is less.
     pub data_timeout_ms: u64,
-    /// What the target proves to know to hosts that ask for it. Another can take its place: hosts that authenticate
-    /// later are shown that.
+    /// The secret that the target proves to know to hosts that ask for it. You can replace it: the new one counts for
+    /// hosts that authenticate later.
     pub controller_secret: Arc<RwLock<Option<Secret>>>,
 }
 
@@ -56,17 +56,19 @@ impl Config {
         format!("{}:blocks", self.nqn_base)
     }
 
-    /// Whether a target can be made with it.
+    /// Checks the settings.
     ///
     /// # Errors
     /// [`Error::Config`] says what is wrong.
     pub fn check(&self) -> Result<(), Error> {
         if !self.nqn_base.starts_with("nqn.") || self.blocks_nqn().len() > NQN_BYTES_MAX {
-            return Err(Error::Config("the base of its names must begin with nqn. and be short"));
+            return Err(Error::Config(
+                "the beginning of its names must start with `nqn.` and be short",
+            ));
         }
         if self.io_queues_max == 0 || self.queue_entries_max < 2 || self.connections_max == 0 {
             return Err(Error::Config(
-                "it needs an I/O queue, two entries and a connection at least",
+                "it needs at least one I/O queue, two queue entries and one connection",
             ));
         }
         Ok(())

@@ -28,9 +28,9 @@ use crate::source::Source;
 use crate::target::Target;
 use crate::transfer::Next;
 
-/// Longest PDU that a host may send.
+/// Most bytes of a PDU that a host may send.
 pub const PDU_BYTES_MAX: usize = PDU_DATA_BYTES_MAX + HEADER_BYTES_MAX + DIGEST_BYTES;
-/// How often a connection looks whether there is room for a command that waits for it.
+/// How often a connection checks whether there is room for a command that waits for it.
 const ROOM_POLL_MS: u64 = 2;
 
 /// A connection of a host.
@@ -48,9 +48,11 @@ pub struct Connection {
     complaint: Option<String>,
 }
 
-/// Where a command's data is.
+/// Where the data is that a host sends for a command.
 enum Placement<'a> {
+    /// In the capsule; empty if the host sends none.
     Here(&'a [u8]),
+    /// In PDUs of its own, which the host sends when it is told to.
     Transport,
 }
 
@@ -85,12 +87,12 @@ impl Connection {
         }
     }
 
-    /// Takes bytes from the host and carries out what they ask; how many bytes were taken. What is not
-    /// taken comes again, with more behind it: either a PDU is not whole (the next call takes nothing
-    /// either), or the output is full, or the connection has just got its queue.
+    /// Takes bytes from the host and executes their commands. Gives how many bytes it took; pass the rest again, with
+    /// later bytes behind it. Bytes remain if the last PDU is incomplete, if the output is full, or if the connection
+    /// has just got its queue.
     ///
     /// # Errors
-    /// The connection is to be closed, once the output is sent.
+    /// Send the output, then close the connection.
     pub fn receive(&mut self, now_ms: u64, input: &[u8], out: &mut Output) -> Result<usize, Error> {
         let taken = self.receive_all(now_ms, input, out).and_then(|taken| {
             self.taken_bytes += taken as u64;
@@ -121,7 +123,7 @@ impl Connection {
             };
             self.pdu(now_ms, pdu, out)?;
             taken += bytes;
-            // From here on the controller may be ended by others.
+            // The new controller can be ended by another thread, and the loop does not hold it open: see `enter`.
             if controller.is_none() && self.queue.is_some() {
                 break;
             }
@@ -129,7 +131,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// Keeps the controller from ending meanwhile.
+    /// Keeps the controller from ending until the guard is dropped.
     fn enter<'a>(
         &self,
         controller: Option<&'a Controller>,
@@ -143,10 +145,11 @@ impl Connection {
         Ok(Some(open))
     }
 
-    /// Does what time or others demand. To be called when the waker was, and at [`Self::deadline_ms`].
+    /// Checks deadlines, tells the host of changed namespaces, and continues waiting commands. Call it after the waker
+    /// was called, and at [`Self::deadline_ms`].
     ///
     /// # Errors
-    /// The connection is to be closed.
+    /// Close the connection.
     pub fn poll(&mut self, now_ms: u64, out: &mut Output) -> Result<(), Error> {
         let controller = self.queue.as_ref().map(|queue| Arc::clone(&queue.controller));
         let _open = self.enter(controller.as_deref())?;
@@ -169,7 +172,7 @@ impl Connection {
         Ok(())
     }
 
-    /// When [`Self::poll`] is to be called at the latest.
+    /// The latest time at which to call [`Self::poll`].
     pub fn deadline_ms(&self, now_ms: u64) -> Option<u64> {
         if !self.is_ready() {
             return Some(self.handshake_until_ms);
@@ -183,23 +186,25 @@ impl Connection {
         [room_ms, host_ms, self.patience.until_ms()].into_iter().flatten().min()
     }
 
-    /// Why the host was not let in, or got no queue, since the last call. It is for the log, which anybody can fill.
+    /// Why the host was not admitted, or got no queue, since the last call: a text for the log. Any host can cause any
+    /// number of them, so limit how many you log.
     pub const fn complaint(&mut self) -> Option<String> {
         self.complaint.take()
     }
 
-    /// Whether the host has been let in as a client. The discovery subsystem lets nobody in: it says the same to everybody.
+    /// Whether the host was admitted as a client. Hosts of the discovery subsystem never are: it tells all hosts the
+    /// same.
     pub fn is_admitted(&self) -> bool {
         self.queue.as_ref().is_some_and(|queue| queue.admitted.is_some())
     }
 
-    /// Whether there is more of an answer to be sent than the output had room for: then
-    /// [`Self::receive`] is to be called again once it was sent, whether more has come or not.
+    /// Whether parts of an answer remain for which the output had no room. If so, send the output and call
+    /// [`Self::receive`] again, even without new bytes.
     pub fn sends_more(&self) -> bool {
         self.queue.as_ref().is_some_and(|queue| !queue.transfers.outgoing.is_empty())
     }
 
-    /// Looks whether the host goes on with what it has begun to send, of which `rest` is no whole PDU yet.
+    /// Checks that the host continues with what it has begun to send. `rest` is the beginning of a PDU.
     fn look_at_host(&mut self, now_ms: u64, rest: &[u8], out: &Output) -> Result<(), Error> {
         let Some(queue) = self.queue.as_ref().filter(|queue| queue.is_authenticated()) else {
             return Ok(());
@@ -228,7 +233,7 @@ impl Connection {
         Err(Error::Stalled { client, bytes: owed.bytes, seconds: timeout_ms / 1000 })
     }
 
-    /// Whether the host has a queue and has proven who it is.
+    /// Whether the host has a queue, and has authenticated if it must.
     fn is_ready(&self) -> bool {
         self.queue.as_ref().is_some_and(Queue::is_authenticated)
     }
@@ -242,7 +247,7 @@ impl Connection {
             (Pdu::InitRequest(request), None) => self.initialize(request, out),
             (Pdu::Command(command, data), Some(_)) => {
                 if data.len() > ADMIN_CAPSULE_DATA_BYTES {
-                    return Err(Error::Protocol("more data in a capsule than there may be"));
+                    return Err(Error::Protocol("more data in a capsule than is allowed"));
                 }
                 self.command(now_ms, &command, data, out)
             }
@@ -266,13 +271,13 @@ impl Connection {
                 Ok(())
             }
             (Pdu::HostTerminate(terminate), _) => Err(Error::Terminated(terminate.status)),
-            _ => Err(Error::Protocol("a PDU out of order")),
+            _ => Err(Error::Protocol("an unexpected PDU")),
         }
     }
 
     fn initialize(&mut self, request: InitRequest, out: &mut Output) -> Result<(), Error> {
         if request.version != 0 || request.alignment > 31 {
-            return Err(Error::Protocol("a format of PDUs that is not known"));
+            return Err(Error::Protocol("an unknown PDU format"));
         }
         let InitRequest { header_digest, data_digest, alignment, .. } = request;
         let response = InitResponse {
@@ -386,7 +391,7 @@ impl Connection {
         }
     }
 
-    /// Carries out a command whose data is all there.
+    /// Executes a command whose data is complete.
     fn execute(&mut self, now_ms: u64, command: &Command, data: &[u8], out: &mut Output) {
         let framing = self.framing();
         let Some(queue) = &mut self.queue else { return };
@@ -424,7 +429,7 @@ impl Drop for Connection {
     }
 }
 
-/// Where the data of a command is that a host sends.
+/// Where the data is that a host sends for a command.
 fn placement<'a>(command: &Command, capsule: &'a [u8]) -> Result<Placement<'a>, Status> {
     if command.flags != Command::SGL {
         return Err(Status::INVALID_FIELD);

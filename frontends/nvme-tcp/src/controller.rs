@@ -1,4 +1,4 @@
-//! Controllers: what the queues of one association share.
+//! A controller: what the queues of one association share.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -11,19 +11,19 @@ use spillway_types::ClientId;
 use crate::quota::Quota;
 use crate::subsystem::Subsystem;
 
-/// Tells whoever drives a connection to call [`crate::Connection::poll`] soon.
+/// Makes the owner of a connection call [`crate::Connection::poll`] soon.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
-/// Who is at the other end.
+/// A host, by the names that it gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) nqn: String,
     pub(crate) id: [u8; 16],
-    /// What its certificate calls it, over TLS.
+    /// The name in its certificate; none without TLS.
     pub(crate) name: Option<String>,
 }
 
-/// Who it is to the store, once it has proven it.
+/// The client as which a host was admitted.
 #[derive(Clone, Debug)]
 pub(crate) struct ProvenClient {
     pub(crate) id: ClientId,
@@ -35,11 +35,11 @@ pub(crate) struct Controller {
     pub(crate) id: u16,
     pub(crate) subsystem: Subsystem,
     pub(crate) host: Host,
-    /// The target's address by which the host came.
+    /// The target's address to which the host connected.
     pub(crate) local: SocketAddr,
     client: OnceLock<ProvenClient>,
-    /// Whether commands are carried out. They are while it is locked for reading, so that whoever ends
-    /// the controller knows that nothing of it comes later.
+    /// Whether commands are executed. A queue holds the read lock while it executes commands, so no command is executed
+    /// any more once the thread that ends the controller has had the write lock.
     open: RwLock<bool>,
     enabled: AtomicBool,
     namespaces_changed: AtomicBool,
@@ -79,18 +79,18 @@ impl Controller {
         self.client.get()
     }
 
-    /// The host may act as this client. Said again by each queue; the first counts.
+    /// The host may act as this client. Each queue calls this; the first call counts.
     pub(crate) fn set_client(&self, client: ProvenClient) {
         let _ = self.client.set(client);
     }
 
-    /// Keeps the controller from ending while this is held; `None` when it has ended.
+    /// Keeps the controller from ending until the guard is dropped. `None` if it has ended.
     pub(crate) fn enter(&self) -> Option<RwLockReadGuard<'_, bool>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         if *open { Some(open) } else { None }
     }
 
-    /// Ends the controller: when this returns, nothing that its queues received is carried out any more.
+    /// Ends the controller: when this returns, no command that its queues received is executed any more.
     pub(crate) fn end(&self) {
         *self.open.write().unwrap_or_else(PoisonError::into_inner) = false;
         self.enabled.store(false, Ordering::Release);
@@ -101,7 +101,7 @@ impl Controller {
         self.enabled.load(Ordering::Acquire)
     }
 
-    /// Takes I/O queues up, or ends those there are.
+    /// Allows I/O queues, or ends the existing ones.
     pub(crate) fn set_enabled(&self, enabled: bool) {
         self.enabled.store(enabled, Ordering::Release);
         if !enabled {
@@ -109,18 +109,18 @@ impl Controller {
         }
     }
 
-    /// Something about the client's namespaces changed.
+    /// The client's namespaces changed.
     pub(crate) fn tell_namespaces_changed(&self) {
         self.namespaces_changed.store(true, Ordering::Release);
         self.wake(|queue| queue == 0);
     }
 
-    /// Whether that happened since the last time this was asked.
+    /// Whether the client's namespaces changed since the last call.
     pub(crate) fn take_namespaces_changed(&self) -> bool {
         self.namespaces_changed.swap(false, Ordering::AcqRel)
     }
 
-    /// Adds a queue; false when there is one of its number.
+    /// Adds a queue. False if there is one with its number.
     pub(crate) fn add_queue(&self, number: u16, waker: &Waker) -> bool {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let added = queues.numbers.insert(number);

@@ -48,7 +48,8 @@ impl Controllers {
 
     /// The host of a controller may act as `client`. Ends the host's earlier associations with the subsystem: when this
     /// returns, no command that they received is executed any more. So none of them takes effect after a command of the
-    /// new association. A kernel may have one association with its block devices through each of the target's addresses.
+    /// new association. A kernel may have one association with its block devices through each of the target's
+    /// addresses.
     pub(crate) fn establish(&self, controller: &Arc<Controller>, client: ProvenClient) {
         let mut old = Vec::new();
         let mut table = self.table();

@@ -43,7 +43,7 @@ pub(crate) fn execute(
     None
 }
 
-/// Executes a command of a host that has proven who it is, or need not.
+/// Executes a command on a queue whose host has authenticated, or need not.
 fn on_ready_queue(
     target: &Target,
     queue: &mut Queue,
@@ -155,7 +155,7 @@ fn property_get(
         property::VS => (VERSION.into(), false),
         property::CC => (admin.configuration.0.into(), false),
         property::CSTS => (status_of(admin.configuration).0.into(), false),
-        // None of these does anything here.
+        // These have no effect here.
         property::NSSR | property::CRTO => (0, false),
         _ => return Err(Status::INVALID_FIELD.finally().into()),
     };

@@ -1,4 +1,4 @@
-//! What Identify answers.
+//! The Identify command.
 
 use spillway_types::{PAGE_BYTES, VALUE_BYTES_MAX};
 use spillway_wire::identify::{
@@ -14,7 +14,7 @@ use crate::subsystem::Subsystem;
 
 /// Asynchronous Event Requests that a controller holds (AERL).
 pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
-/// Bytes of data in a capsule of an I/O queue: a page.
+/// Most bytes of data in a capsule of an I/O queue: a page.
 const CAPSULE_DATA_BYTES: u32 = 4096;
 
 type Answer = Result<[u8; IDENTIFY_BYTES], Status>;
@@ -34,7 +34,7 @@ pub(crate) fn identify(context: &Context<'_>, command: &Command) -> Answer {
         structure::NAMESPACE if its_set == CommandSet::Block => namespace(context, command),
         structure::NAMESPACE_OF_SET if is_its_set => match its_set {
             CommandSet::KeyValue => namespace(context, command),
-            // What block namespaces have beyond the structure of their own: nothing.
+            // For block namespaces this structure adds nothing to the one of CNS 00h.
             CommandSet::Block => known(context, command).map(|_| [0; IDENTIFY_BYTES]),
         },
         structure::NAMESPACE_LIST => list(context, command),
@@ -45,7 +45,7 @@ pub(crate) fn identify(context: &Context<'_>, command: &Command) -> Answer {
             let uuid = (its_set == CommandSet::Block).then_some(name);
             Ok(namespace_names(uuid, its_set))
         }
-        // No limits beyond those of the controller.
+        // No limits besides those in the structure of CNS 01h.
         structure::CONTROLLER_OF_SET if command_set <= 1 => Ok([0; IDENTIFY_BYTES]),
         structure::NAMESPACE_OF_ANY => {
             known(context, command)?;
@@ -61,7 +61,7 @@ fn controller(context: &Context<'_>) -> [u8; IDENTIFY_BYTES] {
     let subsystem = context.controller.subsystem;
     let discovery = subsystem == Subsystem::Discovery;
     let blocks = subsystem == Subsystem::Blocks;
-    // No transfer is allowed that the client's quota has no room for; a shift of 0 would be no limit.
+    // A transfer that exceeds the client's quota is refused, so it is not announced. A shift of 0 would mean no limit.
     let room_pages =
         context.controller.client().map(|client| client.quota.bytes_max() / PAGE_BYTES as u64);
     let room_shift = room_pages.map_or(u8::MAX, |pages| pages.max(2).ilog2() as u8);
@@ -86,7 +86,7 @@ fn controller(context: &Context<'_>) -> [u8; IDENTIFY_BYTES] {
     .encode()
 }
 
-/// What tells the namespace of a command from others; an error when there is none.
+/// The identity of a command's namespace; an error if there is no such namespace.
 fn known(context: &Context<'_>, command: &Command) -> Result<u128, Status> {
     let list = namespaces::list(context.target, context.controller);
     let found = list.iter().find(|(id, _)| *id == command.namespace);
@@ -108,7 +108,7 @@ fn namespace(context: &Context<'_>, command: &Command) -> Answer {
     }
     let client = context.controller.client().ok_or(Status::INVALID_NAMESPACE)?;
     let target = context.target;
-    // A namespace that is not there is all zeros.
+    // The structure of an inactive namespace is all zeros.
     let none = [0; IDENTIFY_BYTES];
     Ok(match context.controller.subsystem {
         Subsystem::Discovery => none,
@@ -141,7 +141,7 @@ fn namespace(context: &Context<'_>, command: &Command) -> Answer {
     })
 }
 
-/// Most bytes of a value: the store's limit, and the client's room for what is under way.
+/// Most bytes of a value: the store's limit, or the client's quota if that is less.
 fn value_bytes_max(quota_bytes: u64) -> u32 {
     quota_bytes.min(VALUE_BYTES_MAX as u64) as u32
 }

@@ -15,8 +15,8 @@
 //! Answers go the other way: a command writes its reply to the output, which the server sends. A long answer is a
 //! source, from which the connection copies one part after another.
 //!
-//! There are three subsystems: discovery, a client's block exports, and a client's pools. Which client it is follows from
-//! the host's name, or over TLS from the name in its certificate. docs/protocol.md describes the protocol.
+//! There are three subsystems: discovery, a client's block exports, and a client's pools. Which client it is follows
+//! from the host's name, or over TLS from the name in its certificate. docs/protocol.md describes the protocol.
 
 #![forbid(unsafe_code)]
 

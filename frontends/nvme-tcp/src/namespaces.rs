@@ -1,4 +1,4 @@
-//! What a client sees as namespaces: its block exports, or its pools. Never those of others.
+//! A client's namespaces: its block exports, or its pools. A client sees no namespace of another client.
 
 use std::sync::Arc;
 
@@ -9,30 +9,32 @@ use crate::controller::Controller;
 use crate::subsystem::Subsystem;
 use crate::target::Target;
 
-/// Highest namespace id: the number of pools that a store can have.
+/// The highest namespace id: the most pools that a store can have.
 pub(crate) const NAMESPACES_MAX: u32 = 8192;
 
-/// Pools of a client that hold keys and values. Those that block devices lie in are no namespaces here.
+/// A client's pools of keys and values. Pools in which block devices lie are left out.
 pub(crate) fn pools(target: &Target, client: ClientId) -> impl Iterator<Item = PoolInfo> {
-    // In this order: whoever makes a device announces it before it lets others look.
+    // The order matters. While a device is created, `list` waits, and then it contains the device. So if its pool is
+    // listed here, the device is too.
     let pools = target.store.pools(client).unwrap_or_default();
     let exports = target.exports.list(client);
     pools.into_iter().filter(move |pool| exports.iter().all(|block| block.number != pool.number))
 }
 
-/// The pool of a number, if it is the client's.
+/// The client's pool with this number.
 pub(crate) fn pool(target: &Target, client: ClientId, number: u32) -> Option<PoolInfo> {
     pools(target, client).find(|pool| pool.number == number)
 }
 
-/// The block device of a number, if the client may use it.
+/// The block device with this number, if the client may use it.
 pub(crate) fn device(target: &Target, client: ClientId, number: u32) -> Option<Arc<dyn Device>> {
     let exports = target.exports.list(client);
     let export = exports.iter().find(|export| export.number == number)?;
     target.exports.open(client, &export.name)
 }
 
-/// Ids of a controller's namespaces, which ascend, each with what tells it from a later one of its id.
+/// The ids of a controller's namespaces in ascending order, each with an identity that a later namespace of the same id
+/// does not have.
 pub(crate) fn list(target: &Target, controller: &Controller) -> Vec<(u32, u128)> {
     let Some(client) = controller.client() else { return Vec::new() };
     let mut list: Vec<(u32, u128)> = match controller.subsystem {

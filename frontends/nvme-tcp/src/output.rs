@@ -1,30 +1,29 @@
-//! Bytes on their way to a host.
+//! The output: bytes that are to be sent to a host.
 
 use crate::quota::QuotaGuard;
 
-/// No more commands are taken up while so many bytes wait to be sent.
+/// While so many bytes wait to be sent, no more commands are executed.
 pub(crate) const FULL_BYTES: usize = 256 << 10;
-/// The buffer keeps this size when it empties; only long logs make it longer.
+/// The buffer shrinks to this size when it becomes empty. Only long logs make it longer.
 const KEPT_BYTES: usize = 512 << 10;
 
-/// A buffer of bytes to be sent. What was written stays in one piece, so that one system call sends the
-/// answers to many commands.
+/// A buffer of bytes to be sent. They are contiguous, so that one system call sends the answers to many commands.
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: Vec<u8>,
     start: usize,
     end: usize,
-    /// Quota of answers that wait here.
+    /// The parts of the quota that the answers in the buffer hold.
     held: Vec<QuotaGuard>,
 }
 
 impl Output {
-    /// What is to be sent.
+    /// The bytes to be sent.
     pub fn pending(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
-    /// `bytes` of [`Self::pending`] were sent.
+    /// The first `bytes` of [`Self::pending`] were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.start = (self.start + bytes).min(self.end);
         if self.start == self.end {
@@ -38,12 +37,12 @@ impl Output {
         }
     }
 
-    /// Whether commands must wait until some of it was sent.
+    /// Whether commands must wait until some bytes were sent.
     pub(crate) fn is_full(&self) -> bool {
         self.end - self.start >= FULL_BYTES
     }
 
-    /// Room for `bytes` at the end.
+    /// Space for `bytes` at the end.
     pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
         if self.bytes.len() < self.end + bytes {
             self.bytes.resize((self.end + bytes).next_power_of_two(), 0);
@@ -51,12 +50,12 @@ impl Output {
         &mut self.bytes[self.end..self.end + bytes]
     }
 
-    /// `bytes` of the room were filled.
+    /// The first `bytes` of [`Self::room`] were written.
     pub(crate) fn filled(&mut self, bytes: usize) {
         self.end = (self.end + bytes).min(self.bytes.len());
     }
 
-    /// Keeps a part of a quota until all is sent.
+    /// Holds a part of a quota until all bytes are sent.
     pub(crate) fn keep(&mut self, held: QuotaGuard) {
         self.held.push(held);
     }

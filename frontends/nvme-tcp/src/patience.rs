@@ -1,16 +1,17 @@
-//! How long a host may leave what it has begun to send.
+//! How long a host may pause while it owes data.
 
-/// A host that sends so much of what is outstanding within the time is slow, and goes on.
+/// A host that sends at least so much of the outstanding data before the deadline gets a new deadline.
 pub(crate) const MOVES_BYTES: u64 = 64 << 10;
 
-/// When the data that a host owes must have come.
+/// The deadline for the data that a host owes.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
-    /// None while nothing is owed.
+    /// None while the host owes nothing.
     until_ms: Option<u64>,
     what: What,
-    /// What had come when the time began, and what must have come before it ends.
+    /// Bytes that had arrived when the time began.
     came: u64,
+    /// Bytes that must arrive before it ends.
     wanted: u64,
 }
 
@@ -18,24 +19,24 @@ pub(crate) struct Patience {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owed {
     pub(crate) what: What,
-    /// Bytes that are to come.
+    /// Bytes that are missing.
     pub(crate) bytes: u64,
-    /// Bytes of that kind that have ever come.
+    /// Bytes of that kind that have arrived since the connection began.
     pub(crate) came: u64,
 }
 
-/// A kind of bytes.
+/// A kind of data that a host owes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Data that it was granted to send.
+    /// Data that the target asked for.
     #[default]
     Granted,
-    /// The end of a PDU.
+    /// The rest of a PDU.
     Pdu,
 }
 
 impl Patience {
-    /// Notes what is owed now. False when too little of it came in time.
+    /// Notes what is owed now. False if too little of it arrived before the deadline.
     pub(crate) fn look(&mut self, now_ms: u64, owed: Owed, timeout_ms: u64) -> bool {
         let came = owed.came.saturating_sub(self.came);
         if owed.bytes == 0 {
@@ -54,12 +55,12 @@ impl Patience {
         }
     }
 
-    /// Nothing is asked of the host for now: others keep it from sending.
+    /// Drops the deadline, because it is the target that makes the host wait.
     pub(crate) fn rest(&mut self) {
         self.until_ms = None;
     }
 
-    /// When the time is over.
+    /// The deadline.
     pub(crate) const fn until_ms(&self) -> Option<u64> {
         self.until_ms
     }

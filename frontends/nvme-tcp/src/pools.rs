@@ -15,14 +15,14 @@ use crate::reply::{PDU_DATA_BYTES_MAX, Reply};
 use crate::sink::Sink;
 use crate::target::Target;
 
-/// Keys that one List gives at most; more are asked for with another.
+/// Most bytes of keys in the answer to one List. The host gets more keys by another List.
 const LIST_BYTES_MAX: usize = PDU_DATA_BYTES_MAX;
 
 /// An I/O queue of a client's pools.
 #[derive(Debug)]
 pub(crate) struct PoolQueue {
-    /// Pools that commands were for, by namespace id. The store never uses an id of a pool again, so one
-    /// that is gone is seen.
+    /// The pools that commands have used, by namespace id. The store uses no pool id twice, so it reports a destroyed
+    /// pool as missing.
     pools: HashMap<u32, PoolId>,
     scratch: Box<PageBuf>,
 }
@@ -78,7 +78,7 @@ impl PoolQueue {
         Ok(pool.id)
     }
 
-    /// Gets a value for which there is room in one PDU.
+    /// Gets a value that fits into one PDU.
     fn get(&mut self, store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
         let key = match kv::key(command) {
             Ok(key) => key,
@@ -93,8 +93,8 @@ impl PoolQueue {
         });
     }
 
-    /// Gets a value that may be longer than a PDU: then its answer is to be sent part by part. `None` when it is
-    /// written.
+    /// Gets a value that may be longer than one PDU. Gives the value if the answer is to be sent in parts; otherwise
+    /// the answer is already written.
     pub(crate) fn get_long(
         &mut self,
         context: &Context<'_>,
@@ -124,7 +124,7 @@ impl PoolQueue {
                 Found::Other(got) => length_of(got).map(|length| (length, length as u64, true)),
                 Found::Long(found) => {
                     long = Some(found);
-                    // Nothing of it is written here.
+                    // An error, so that `part` writes nothing.
                     Err(Status::SUCCESS.into())
                 }
             }
@@ -135,8 +135,8 @@ impl PoolQueue {
         long
     }
 
-    /// Begins to store a value that is longer than a page and comes after its command. `None` when it is to be tried
-    /// again.
+    /// Begins to store a value that is longer than a page and follows its command. `None` while other values of the
+    /// client are being stored and use up its target.
     pub(crate) fn begin_store(
         &mut self,
         context: &Context<'_>,
@@ -152,13 +152,13 @@ impl PoolQueue {
     }
 }
 
-/// A command that finds a key, or does not.
+/// Executes a command on one key that succeeds if the key is found.
 fn on_key(command: &Command, find: impl FnOnce(Key) -> bool) -> Outcome {
     let key = kv::key(command)?;
     if find(key) { Ok(0) } else { Err(Status::KEY_NOT_FOUND.finally().into()) }
 }
 
-/// Copies a value out; its length.
+/// Copies a value into `value` and gives its length.
 fn read(
     store: &Store,
     pool: PoolId,
@@ -178,24 +178,24 @@ fn read(
     length_of(got.map_err(|error| store_failure(&error))?)
 }
 
-/// The length of a value that was found.
+/// The length of the value, if it was found and fits.
 fn length_of(got: Get) -> Result<usize, Failure> {
     match got {
         Get::Hit(length) => Ok(length),
         Get::Miss => Err(Status::KEY_NOT_FOUND.finally().into()),
-        // Nothing was consumed; the result says how much room it takes.
+        // The value stays in the store. The result tells the host the length that it needs.
         Get::Short(length) => {
             Err(Failure { status: Status::VALUE_SIZE.finally(), result: length as u64 })
         }
     }
 }
 
-/// Bytes of room that a command has for its answer.
+/// Bytes of the host's buffer for the answer.
 fn room_of(command: &Command) -> usize {
     KeyValueDwords::of(command).value_size.get().min(command.data.bytes) as usize
 }
 
-/// The key of a command that stores a value of `bytes`.
+/// Checks a command that stores a value of `bytes`, and gives its key.
 fn checked_store(command: &Command, bytes: usize) -> Result<Key, Failure> {
     let key = kv::key(command)?;
     let dwords = KeyValueDwords::of(command);
@@ -231,7 +231,7 @@ fn list(store: &Store, pool: PoolId, command: &Command, reply: &mut Reply<'_>) {
     });
 }
 
-/// An admin command of pools. `None` when the answer is written.
+/// Executes an admin command of pools. `None` if the answer is already written.
 pub(crate) fn admin(
     context: &Context<'_>,
     command: &Command,
@@ -269,7 +269,7 @@ pub(crate) fn admin(
     Some(outcome)
 }
 
-/// The client's pools, as List Pools tells of them.
+/// The client's pools, as entries of List Pools.
 fn entries(context: &Context<'_>, client: &ProvenClient) -> impl Iterator<Item = PoolEntry> {
     let store = &context.target.store;
     namespaces::pools(context.target, client.id).map(|pool| PoolEntry {
@@ -294,7 +294,7 @@ fn join(store: &Store, client: &ProvenClient, data: &[u8]) -> Outcome {
     number(store, client, pool)
 }
 
-/// The number of a pool that was made or joined.
+/// The number of a pool that was created or joined.
 fn number(store: &Store, client: &ProvenClient, pool: PoolId) -> Outcome {
     let pools = store.pools(client.id).unwrap_or_default();
     let made = pools.into_iter().find(|its| its.id == pool);
@@ -305,7 +305,7 @@ fn destroy(target: &Target, client: &ProvenClient, number: u32) -> Outcome {
     let store = &target.store;
     let pool = namespaces::pool(target, client.id, number);
     let pool = pool.ok_or(Status::INVALID_NAMESPACE.finally())?;
-    // What was lent is ended by whoever lent it.
+    // A reserved pool is lent to another host. The part of the daemon that lent it ends the loan.
     if pool.reserved_pages > 0 {
         return Err(Status::INVALID_FIELD.finally().into());
     }

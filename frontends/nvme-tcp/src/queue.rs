@@ -1,4 +1,4 @@
-//! The queue that a connection carries, and what is done for its commands that wait.
+//! The queue of a connection: its state, and what its waiting commands begin with.
 
 use std::sync::Arc;
 
@@ -21,16 +21,16 @@ use crate::sink::{SHORT_BYTES_MAX, Sink};
 use crate::source::{self, Outgoing, Source};
 use crate::transfer::Transfers;
 
-/// The queue that a connection carries.
+/// The queue of a connection.
 pub(crate) struct Queue {
     pub(crate) controller: Arc<Controller>,
     pub(crate) number: u16,
     pub(crate) entries: u16,
     pub(crate) head: u16,
     pub(crate) flow_control: bool,
-    /// What the host has to prove; none when it need not.
+    /// The authentication of the host; none if the host need not authenticate.
     pub(crate) authentication: Option<Authentication>,
-    /// As whom it was let in: to be counted out at the end.
+    /// The client as which the host was admitted on this queue. When the queue ends, the client leaves.
     pub(crate) admitted: Option<ProvenClient>,
     pub(crate) transfers: Transfers,
     pub(crate) role: Role,
@@ -43,22 +43,22 @@ pub(crate) enum Role {
     Pools(PoolQueue),
 }
 
-/// What is to be done for a command that has waited.
+/// How a command begins that waited for room.
 pub(crate) enum Begin {
-    /// Its data may come.
+    /// The host is to send its data.
     Receive(Sink),
-    /// Its answer is sent part by part.
+    /// Its answer is sent in parts.
     Send(Source),
-    /// It gets a value that may be long.
+    /// It gets a value, whose answer may be sent in parts.
     Get,
-    /// It is to be carried out.
+    /// It is executed at once.
     Execute,
-    /// Nothing yet.
+    /// It waits longer.
     Later,
 }
 
 impl Role {
-    /// What is to be done for a command that has data to come, or a long answer, now that there is room for it.
+    /// How a command begins that waited for room for its data or its long answer, now that there is room.
     pub(crate) fn begin(
         &mut self,
         context: &Context<'_>,
@@ -92,7 +92,7 @@ impl Role {
 }
 
 impl Queue {
-    /// Whether a command of which no data is to come has an answer that is sent part by part.
+    /// Whether a command without data from the host has an answer that is longer than one PDU.
     pub(crate) fn is_long(&self, command: &Command) -> bool {
         direction(command) == Some(Direction::In)
             && command.data.bytes as usize > PDU_DATA_BYTES_MAX
@@ -129,7 +129,7 @@ impl Queue {
     }
 }
 
-/// The way of a command's data. Fabrics commands say it in their type.
+/// The direction of a command's data. The opcode says it, and for fabrics commands the command type.
 pub(crate) fn direction(command: &Command) -> Option<Direction> {
     if command.opcode == admin::FABRICS {
         return Direction::of(command.namespace as u8);

@@ -24,7 +24,8 @@ impl Quotas {
     }
 }
 
-/// Counts one client's commands that wait for data, for room or for their answers to be sent, and the bytes of their data.
+/// Counts one client's commands that wait for data, for room or for their answers to be sent, and the bytes of their
+/// data.
 #[derive(Debug)]
 pub(crate) struct Quota {
     limits: Limits,

@@ -1,4 +1,4 @@
-//! Answers to commands, as PDUs in the output.
+//! Replies to commands: PDUs in the output.
 
 use spillway_wire::nvme::{Completion, Status};
 use spillway_wire::nvme_tcp::{Framing, HEADER_BYTES_MAX, Pdu, Transfer, finish_data};
@@ -9,11 +9,11 @@ use crate::output::Output;
 /// Most bytes of data of one PDU, in both directions.
 pub(crate) const PDU_DATA_BYTES_MAX: usize = 128 << 10;
 
-/// What a completion says of the queue.
+/// The fields of a completion that describe the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueState {
     pub(crate) number: u16,
-    /// Where the head is; `None` without flow control.
+    /// The head of the submission queue; `None` without flow control.
     pub(crate) head: Option<u16>,
 }
 
@@ -68,8 +68,8 @@ impl Reply<'_> {
         }
     }
 
-    /// Sends up to `room_bytes`, of which `fill` writes as many as it says, and completes the command with
-    /// the result that it gives. The bytes are written where they are sent from.
+    /// Sends up to `room_bytes` of data and completes the command. `fill` writes the data directly into the output, and
+    /// gives its length and the result.
     pub(crate) fn fill(
         &mut self,
         room_bytes: usize,
@@ -85,8 +85,8 @@ impl Reply<'_> {
         }
     }
 
-    /// One PDU of data from `offset` on; `fill` gives how many bytes it wrote, the result, and whether
-    /// they are the last, in which case the command is completed.
+    /// Sends one PDU with the data from `offset` on. `fill` writes the data, and gives its length, the result, and
+    /// whether it is the last part, which completes the command.
     pub(crate) fn part(
         &mut self,
         offset: usize,
@@ -100,7 +100,7 @@ impl Reply<'_> {
             self.complete(Ok(result));
             return Ok(());
         }
-        // A result, or a head that the host waits for, needs a completion of its own.
+        // A PDU of data can report success, but neither a result nor the head that flow control needs.
         let success = last && result == 0 && self.queue.head.is_none();
         let transfer = Transfer {
             command: self.command,

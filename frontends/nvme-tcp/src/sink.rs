@@ -1,4 +1,4 @@
-//! Where the data of a command goes that comes after it.
+//! Where the data of a command goes if it follows the command.
 
 use std::sync::Arc;
 
@@ -8,32 +8,32 @@ use spillway_wire::nvme::Status;
 
 use crate::outcome::{Failure, Outcome, device_failure, stored};
 
-/// Takes a command's data part by part. Only what is short is gathered here: the rest goes on as it comes.
+/// Takes a command's data in parts. Short data is collected; longer data is passed on as it arrives.
 #[derive(Debug)]
 pub(crate) enum Sink {
     /// Data of at most [`SHORT_BYTES_MAX`].
     Short(Vec<u8>),
-    /// To the frames of the store.
+    /// Into frames of the store.
     Value(LongPut),
-    /// To a block device, from its byte `offset` on.
+    /// Into a block device, from its byte `offset` on.
     Write { device: Arc<dyn Device>, offset: u64 },
-    /// Compared with what a block device holds there.
+    /// Compared with a block device's bytes, from its byte `offset` on.
     Compare { device: Arc<dyn Device>, offset: u64 },
 }
 
-/// Most bytes of data that are gathered for one command.
+/// Most bytes of data that are collected for one command.
 pub(crate) const SHORT_BYTES_MAX: u32 = 8 << 10;
 
-/// What is to be done when all data was taken.
+/// What follows when all data was taken.
 pub(crate) enum Taken {
-    /// The command is to be carried out with its data.
+    /// The command is executed with its data.
     Short(Vec<u8>),
-    /// It is carried out.
+    /// The command has ended.
     Done(Outcome),
 }
 
 impl Sink {
-    /// Bytes that it gathers for a command of `bytes`.
+    /// Bytes that it collects.
     pub(crate) fn gathers(&self) -> usize {
         match self {
             Self::Short(data) => data.capacity(),
@@ -41,7 +41,7 @@ impl Sink {
         }
     }
 
-    /// Takes the next part, which begins at byte `at` of the command's data.
+    /// Takes the next part, which starts at byte `at` of the command's data.
     pub(crate) fn take(&mut self, at: u32, part: &[u8]) -> Result<(), Failure> {
         let at = u64::from(at);
         match self {
@@ -59,7 +59,7 @@ impl Sink {
         Ok(())
     }
 
-    /// Ends it when all data was taken.
+    /// Ends the sink after the last part.
     pub(crate) fn end(self) -> Taken {
         match self {
             Self::Short(data) => Taken::Short(data),

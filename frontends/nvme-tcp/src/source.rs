@@ -1,4 +1,4 @@
-//! Long answers, which are sent part by part as the host receives them.
+//! Long answers. They are sent in parts, at the speed at which the host receives them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ impl Source {
         }
     }
 
-    /// The result that stands in the completion: the length of a value.
+    /// The result in the completion: the length of a value.
     fn result(&self) -> u64 {
         match self {
             Self::Value(get) => get.length() as u64,
@@ -61,7 +61,7 @@ impl Source {
 }
 
 impl Outgoing {
-    /// Writes the next part; whether the answer ends with it.
+    /// Writes the next part. True if the answer ends with it.
     fn part(&mut self, reply: &mut Reply<'_>) -> bool {
         let (at, left) = (self.sent, self.source.bytes() - self.sent);
         let bytes = left.min(PDU_DATA_BYTES_MAX as u64);
@@ -79,7 +79,7 @@ impl Outgoing {
     }
 }
 
-/// Writes parts of the first answer until the output is full. `reply` answers a command.
+/// Writes parts of the answers, in order, until the output is full. `reply` makes the reply to a command.
 pub(crate) fn send<'a>(
     outgoing: &mut VecDeque<Outgoing>,
     out: &'a mut Output,

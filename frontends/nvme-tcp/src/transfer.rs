@@ -1,4 +1,4 @@
-//! Data that hosts send after their commands: grants, and what came of them.
+//! Data that follows its command: the target asks the host for it, one grant (R2T) after another.
 
 use std::collections::VecDeque;
 
@@ -11,62 +11,62 @@ use crate::quota::QuotaGuard;
 use crate::sink::{Sink, Taken};
 use crate::source::Outgoing;
 
-/// Most bytes that a host is granted at once.
+/// Most bytes of one grant.
 const GRANT_BYTES_MAX: u32 = 1 << 20;
 
-/// While so much is on its way to a queue, it takes up nothing more. More would make nothing faster.
+/// While commands with so many bytes of data are outstanding, a queue begins no further one. More would not be faster.
 const ENOUGH_BYTES: u64 = 4 << 20;
 
-/// Most bytes of short data that a queue gathers at the same time.
+/// Most bytes of short data that a queue collects at the same time.
 const GATHERED_BYTES_MAX: usize = 64 << 10;
 
-/// A command whose data is on its way.
+/// A command whose data is arriving.
 #[derive(Debug)]
 struct Incoming {
     command: Command,
     sink: Sink,
     received: u32,
     granted: u32,
-    /// Why the command fails. What was granted comes all the same, and is dropped.
+    /// Why the command fails. The host still sends the data that it was granted, and the target drops it.
     failed: Option<Failure>,
     held: QuotaGuard,
 }
 
-/// What is to be done after data came.
+/// What follows when data has arrived.
 pub(crate) enum Next {
-    /// More is to come.
+    /// More of the grant is to arrive.
     Nothing,
-    /// The host is granted another part.
+    /// The host gets a grant for the next part.
     Grant(ReadyToTransfer),
-    /// All is there, and the command is to be carried out.
+    /// The data is complete, and the command is executed with it.
     Execute(Command, Vec<u8>, QuotaGuard),
-    /// The command is over.
+    /// The command has ended.
     Done(Command, Outcome),
 }
 
-/// The commands of a queue that wait for data or for room to take it, and those whose answers leave.
+/// The commands of a queue that wait for their data or for room, and those whose long answers are being sent.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers {
     /// By tag.
     incoming: Vec<Option<Incoming>>,
     waiting: VecDeque<Command>,
     pub(crate) outgoing: VecDeque<Outgoing>,
-    /// Bytes of data that have come, of all commands.
+    /// Bytes of data that have arrived, of all commands.
     came_bytes: u64,
 }
 
 impl Transfers {
-    /// Commands that wait, or are answered.
+    /// The number of these commands.
     pub(crate) fn len(&self) -> usize {
         self.incoming.iter().flatten().count() + self.waiting.len() + self.outgoing.len()
     }
 
-    /// Takes up a command that has data to come, or that needs room for its answer, when there is room.
+    /// Lets a command wait for room for its data or its long answer.
     pub(crate) fn wait(&mut self, command: Command) {
         self.waiting.push_back(command);
     }
 
-    /// The command that has waited longest, unless enough is on its way.
+    /// The command that has waited longest, unless enough data is arriving.
     pub(crate) fn next_waiting(&self) -> Option<Command> {
         let bytes = |it: &Incoming| u64::from(it.command.data.bytes);
         let on_their_way: u64 = self.incoming.iter().flatten().map(bytes).sum();
@@ -75,7 +75,7 @@ impl Transfers {
         self.waiting.front().copied().filter(|_| !enough)
     }
 
-    /// The command that has waited longest does so no more.
+    /// Removes the command that has waited longest, because it begins.
     pub(crate) fn waited(&mut self) {
         self.waiting.pop_front();
     }
@@ -84,13 +84,13 @@ impl Transfers {
         !self.waiting.is_empty()
     }
 
-    /// Bytes that were granted and have not come.
+    /// Bytes that were granted and have not arrived.
     pub(crate) fn owed_bytes(&self) -> u64 {
         let owed = |it: &Incoming| u64::from(it.granted - it.received);
         self.incoming.iter().flatten().map(owed).sum()
     }
 
-    /// Bytes of data that have come, of all commands.
+    /// Bytes of data that have arrived, of all commands.
     pub(crate) const fn came_bytes(&self) -> u64 {
         self.came_bytes
     }
@@ -113,10 +113,10 @@ impl Transfers {
         grant
     }
 
-    /// Data that came.
+    /// Takes data that arrived.
     ///
     /// # Errors
-    /// [`Error::Protocol`] when it is not what was granted.
+    /// [`Error::Protocol`] if it does not match its grant.
     pub(crate) fn receive(&mut self, part: &Transfer, data: &[u8]) -> Result<Next, Error> {
         let slot = self.incoming.get_mut(usize::from(part.tag));
         let Some(slot) = slot.filter(|slot| slot.is_some()) else {

@@ -1,10 +1,10 @@
-//! Lines of the log about connections that fail. Anybody can make as many of these as he likes.
+//! Log lines about connections that fail. Any peer can cause any number of them, so most are only counted.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use spillway_types::{Peer, SeldomOfPeers};
 
-/// Which of them are written.
+/// Decides which lines are logged.
 #[derive(Debug, Default)]
 pub(crate) struct Complaints(Mutex<SeldomOfPeers>);
 
@@ -13,12 +13,12 @@ impl Complaints {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a line about a peer may be written now.
+    /// Whether a line about a peer may be logged now.
     pub(crate) fn line(&self, peer: Peer, now_ms: u64) -> bool {
         self.lines().line(peer, now_ms)
     }
 
-    /// Says how many lines were left out in times that are over.
+    /// Logs how many lines about each peer were left out, for each interval that has ended.
     pub(crate) fn sum_up(&self, now_ms: u64) {
         let mut lines = self.lines();
         while let Some((peer, left_out)) = lines.left_out(now_ms) {

@@ -87,7 +87,8 @@ impl OpenConnections {
 
     /// Wakes [`Self::wait_for_ends`] because the server stops.
     pub(super) fn stop_waiting(&self) {
-        // A thread that checked before the server stopped holds the lock until it waits, so the notification reaches it.
+        // A thread that checked before the server stopped holds the lock until it waits, so the notification reaches
+        // it.
         drop(self.slots());
         self.changed.notify_all();
     }

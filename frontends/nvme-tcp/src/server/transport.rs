@@ -1,4 +1,4 @@
-//! How a connection's bytes travel: plain, or inside TLS 1.3 with certificates of both sides.
+//! How a connection's bytes are transported: plain, or inside TLS 1.3 with certificates on both sides.
 
 use std::io::{Error as IoError, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use spillway_tls::ServerSettings;
 
 use crate::error::Error;
 
-/// A connected socket that never waits, and what encrypts it.
+/// A connected non-blocking socket, and the TLS session on it.
 pub(crate) struct Transport {
     stream: TcpStream,
     tls: Option<Tls>,
@@ -17,7 +17,7 @@ pub(crate) struct Transport {
 
 struct Tls {
     connection: Box<ServerConnection>,
-    /// More may have been decrypted than was asked for, so the socket does not tell.
+    /// Decrypted bytes may remain in the session. The socket is not readable because of them.
     may_hold_more: bool,
 }
 
@@ -26,14 +26,14 @@ impl Transport {
         Self { stream, tls: None }
     }
 
-    /// The handshake is still to be made: see [`Self::handshake`].
+    /// A TLS connection. Call [`Self::handshake`] first.
     pub(crate) fn encrypted(stream: TcpStream, settings: &ServerSettings) -> Result<Self, Error> {
         let connection = Box::new(settings.connection()?);
         Ok(Self { stream, tls: Some(Tls { connection, may_hold_more: false }) })
     }
 
-    /// Goes on with the handshake as far as the bytes that came allow. Whether it is done; else the
-    /// socket is to be waited for, see [`Self::wants_write`].
+    /// Continues the handshake with the bytes that have arrived. True if it is complete; otherwise wait for the socket,
+    /// for writing if [`Self::wants_write`].
     pub(crate) fn handshake(&mut self) -> Result<bool, Error> {
         let Some(tls) = &mut self.tls else { return Ok(true) };
         if tls.connection.is_handshaking() {
@@ -49,43 +49,43 @@ impl Transport {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             pushed => {
                 pushed?;
-                // What the host has sent behind it came with it.
+                // The last message of the handshake may have arrived together with the host's first bytes.
                 tls.may_hold_more = true;
                 Ok(!tls.connection.is_handshaking())
             }
         }
     }
 
-    /// The name in the host's certificate, once the handshake is done. `None`: the connection is plain.
+    /// The name in the host's certificate, after the handshake. `None` without TLS.
     pub(crate) fn name(&self) -> Result<Option<String>, Error> {
         let Some(tls) = &self.tls else { return Ok(None) };
         let name = spillway_tls::name_of(&tls.connection)?;
-        // Those without a certificate don't come so far; without a name they are nobody.
+        // The handshake fails without a certificate, but a certificate can lack a name.
         name.map(Some).ok_or_else(|| spillway_tls::Error::Nameless.into())
     }
 
-    /// The processor where the last packet came in.
+    /// The processor on which the last packet arrived.
     pub(crate) fn processor(&self) -> Option<usize> {
         let processor = rustix::net::sockopt::socket_incoming_cpu(&self.stream).ok()?;
         usize::try_from(processor).ok()
     }
 
-    /// The target's address by which the host came.
+    /// The target's address to which the host connected.
     pub(crate) fn local(&self) -> Result<SocketAddr, IoError> {
         self.stream.local_addr()
     }
 
-    /// Whether [`Self::read`] may have bytes that the socket does not announce.
+    /// Whether [`Self::read`] may give bytes although the socket is not readable.
     pub(crate) fn may_hold_more(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.may_hold_more)
     }
 
-    /// Whether bytes wait for the socket to have room.
+    /// Whether TLS has bytes that wait for the socket to be writable.
     pub(crate) fn wants_write(&self) -> bool {
         self.tls.as_ref().is_some_and(|tls| tls.connection.wants_write())
     }
 
-    /// Reads what has come; 0 at the end.
+    /// Reads bytes that have arrived; 0 at the end of the stream.
     pub(crate) fn read(&mut self, into: &mut [u8]) -> Result<usize, IoError> {
         let Some(tls) = &mut self.tls else { return self.stream.read(into) };
         loop {
@@ -98,27 +98,27 @@ impl Transport {
             }
             tls.may_hold_more = false;
             if tls.take_in(&mut self.stream)? == 0 {
-                // Without TLS's own end somebody may have cut it.
+                // TLS ends with close_notify. Without it, somebody may have cut the connection.
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }
     }
 
-    /// Takes bytes to be sent; how many. Inside TLS they have left when [`Self::flush`] has said so.
+    /// Takes bytes to send, and gives how many. With TLS they are sent once [`Self::flush`] has succeeded.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
         let Some(tls) = &mut self.tls else { return self.stream.write(bytes) };
         tls.push(&mut self.stream)?;
         tls.connection.writer().write(bytes)
     }
 
-    /// Sends what was taken.
+    /// Sends the bytes that [`Self::write`] took.
     pub(crate) fn flush(&mut self) -> Result<(), IoError> {
         self.tls.as_mut().map_or(Ok(()), |tls| tls.push(&mut self.stream))
     }
 
     /// Ends both directions.
     pub(crate) fn shut(&mut self) {
-        // The host may be gone already.
+        // Both fail if the host has already closed the connection.
         if let Some(tls) = &mut self.tls {
             tls.connection.send_close_notify();
             let _ = tls.push(&mut self.stream);
@@ -132,7 +132,7 @@ impl Tls {
     fn take_in(&mut self, stream: &mut TcpStream) -> Result<usize, IoError> {
         let bytes = self.connection.read_tls(stream)?;
         if let Err(error) = self.connection.process_new_packets() {
-            // The host is told why, if there is room.
+            // Sends TLS's alert to the host, if the socket is writable.
             let _ = self.push(stream);
             return Err(IoError::new(ErrorKind::InvalidData, error));
         }

@@ -27,13 +27,17 @@ fn receive(host: &mut Host) -> Vec<u8> {
     bytes
 }
 
-/// Goes through it as CAROL with `secret`; what the target says in the end. `challenge` is the host's own.
+/// Authenticates as CAROL with `secret`, and gives the target's last message. `challenge` is the host's own.
 fn authenticate(host: &mut Host, secret: &str, challenge: Option<&[u8]>) -> Vec<u8> {
     let offer = Negotiate { hashes: &[2, 1], groups: &[1, 0], secure_channel: 0 };
     send(host, &Message::Negotiate(offer));
     let bytes = receive(host);
     let Ok((7, Message::Challenge(asked))) = Message::decode(&bytes) else { panic!("{bytes:?}") };
-    assert_eq!((asked.hash, asked.group), (Hash::Sha384, 0), "the host's first that is known");
+    assert_eq!(
+        (asked.hash, asked.group),
+        (Hash::Sha384, 0),
+        "the first of the host's hashes that the target knows"
+    );
     let (key, length) = Secret::parse(secret).unwrap().key_of(CAROL);
     let proof = Proof {
         hash: asked.hash,
@@ -90,8 +94,12 @@ fn a_wrong_secret_leaves_it_shut() {
     assert!(complaint.starts_with("authentication of host \"nqn"), "{complaint}");
     assert_eq!(statistics(&mut host), Status::AUTHENTICATION_REQUIRED);
     send(&mut host, &Message::Success2);
-    assert_eq!(statistics(&mut host), Status::AUTHENTICATION_REQUIRED, "nobody proved anything");
-    // Whoever proves it later is let in.
+    assert_eq!(
+        statistics(&mut host),
+        Status::AUTHENTICATION_REQUIRED,
+        "the host has not authenticated"
+    );
+    // The host is admitted once it proves that it knows the secret.
     authenticate(&mut host, SECRET, None);
     assert_eq!(statistics(&mut host), Status::SUCCESS);
 }
@@ -112,12 +120,12 @@ fn the_controller_proves_itself_when_it_is_asked() {
     let shared = Arc::clone(&controller_secret);
     let world = World::with(Config { controller_secret, ..Config::default() });
     proven_to(&mut connected(&world), OTHER);
-    // Another takes its place: hosts that come then are shown that.
+    // The secret is replaced: hosts that authenticate later get a proof of the new one.
     *shared.write().unwrap() = Secret::parse(SECRET).ok();
     proven_to(&mut connected(&world), SECRET);
 }
 
-/// Authenticates, and has the controller prove that it knows `secret`.
+/// Authenticates, and asks the controller to prove that it knows `secret`.
 fn proven_to(host: &mut Host, secret: &str) {
     let challenge = [5; 48];
     let end = authenticate(host, SECRET, Some(&challenge));
@@ -132,7 +140,7 @@ fn proven_to(host: &mut Host, secret: &str) {
         subsystem: POOLS,
     };
     assert!(proof.is_of_controller(&key[..length], success.response.unwrap()));
-    assert_eq!(statistics(host), Status::AUTHENTICATION_REQUIRED, "until the host agrees");
+    assert_eq!(statistics(host), Status::AUTHENTICATION_REQUIRED, "until the host confirms");
     send(host, &Message::Success2);
     assert_eq!(statistics(host), Status::SUCCESS);
 }

@@ -1,4 +1,4 @@
-//! What hosts may rely on, tried on the state machine.
+//! What hosts can rely on, tested on connections without sockets.
 
 use core::mem::offset_of;
 
@@ -70,7 +70,7 @@ fn unknown_hosts_and_subsystems_are_refused() {
     assert_eq!(refused.status, Status::CONNECT_HOST.finally());
     let complaint = host.connection.complaint().unwrap();
     assert!(complaint.starts_with("refused to connect a queue"), "{complaint}");
-    assert_eq!(host.connection.complaint(), None, "it is told once");
+    assert_eq!(host.connection.complaint(), None, "it is given once");
     let refused = host.connect("nqn.2026-11.io.spillway:other", ALICE, 1, ANY_CONTROLLER, 0);
     assert_eq!((refused.status.code(), refused.result), (Status::CONNECT_PARAMETERS, 0x1_0100));
     let command = Command::new(admin::KEEP_ALIVE, host.id(), 0);
@@ -109,7 +109,7 @@ fn a_value_longer_than_its_room_is_neither_cut_nor_consumed() {
     io.ask(store, &[9; 4096]);
     assert_eq!(get(&mut io, pool, key, 100), (Status::VALUE_SIZE, 4096, vec![]));
     assert_eq!(get(&mut io, pool, key, 4096), (Status::SUCCESS, 4096, vec![9; 4096]));
-    assert_eq!(get(&mut io, pool, key, 4096).0, Status::KEY_NOT_FOUND, "a get consumes");
+    assert_eq!(get(&mut io, pool, key, 4096).0, Status::KEY_NOT_FOUND, "a get removes the value");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_client_sees_its_own_namespaces_and_counters_only() {
     let (mut alices, _) = world.admin(POOLS, ALICE);
     let (mut bobs, bobs_controller) = world.admin(POOLS, BOB);
     let pool = create_pool(&mut alices, PoolSpec::PERSISTENT);
-    assert_eq!(namespaces(&mut alices), [pool], "the pool of the block device is none");
+    assert_eq!(namespaces(&mut alices), [pool], "the block device's pool is no namespace");
     assert_eq!(namespaces(&mut bobs), []);
     let mut io = world.io(POOLS, BOB, bobs_controller);
     let key = Key::new(1, 1);
@@ -162,7 +162,7 @@ fn a_client_sees_its_own_namespaces_and_counters_only() {
     }
     let (mut blocks, _) = world.admin(BLOCKS, BOB);
     assert_eq!(namespaces(&mut blocks), []);
-    // Neither a queue of another's controller nor of another's name.
+    // A host gets no queue of another host's controller, and none under another host's name.
     let (_alices_admin, alices_blocks) = world.admin(BLOCKS, ALICE);
     let mut stranger = world.host();
     stranger.initialize(InitRequest::default());
@@ -269,7 +269,7 @@ fn the_kernel_learns_of_namespaces_that_come() {
     let pool = world.store.create_pool(world.alice, PoolSpec::PERSISTENT).unwrap();
     world.target.namespaces_changed(world.bob);
     admin.connection.poll(0, &mut admin.out).unwrap();
-    assert!(admin.answers().is_empty(), "another client's namespaces changed");
+    assert!(admin.answers().is_empty(), "only another client's namespaces changed");
     world.target.namespaces_changed(world.alice);
     admin.connection.poll(0, &mut admin.out).unwrap();
     let answers = admin.answers();
@@ -340,7 +340,7 @@ fn values_wait_for_room_and_never_take_more() {
     let (mut admin, controller) = world.admin(POOLS, ALICE);
     let pool = create_pool(&mut admin, PoolSpec::PERSISTENT);
     let mut io = world.io(POOLS, ALICE, controller);
-    // The client may have 4 MiB and 4 operations under way.
+    // The client's quota is 4 MiB and 4 operations.
     let start = |io: &mut Host, bytes: u32| {
         let command = kv::store(io.id(), pool, Key::new(1, bytes), bytes);
         let pdu = io.encode(&Pdu::Command(command, &[]));

@@ -1,4 +1,4 @@
-//! Data on its way: what it holds, whom it counts against, how long it may take.
+//! Data in flight: the memory that it uses, the quota that it counts against, the time that it may take.
 
 use spillway_block::Device;
 use spillway_nvme_tcp::{Config, Error};
@@ -11,10 +11,10 @@ use crate::support::{ALICE, Answer, BLOCKS, BOB, Host, POOLS, World};
 
 const MIB: u32 = 1 << 20;
 const TIMEOUT_MS: u64 = 30_000;
-/// Most bytes that wait to be sent: what fills the output, and one PDU.
+/// Most bytes that wait to be sent: a full output, and one PDU.
 const OUTPUT_BYTES_MAX: usize = (256 << 10) + (128 << 10) + 256;
 
-/// What the target is ready for.
+/// The grants of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Grant {
     command: u16,
@@ -32,7 +32,7 @@ fn pool(world: &World, host: &str) -> (Host, Host, u32) {
     (admin, io, made.result as u32)
 }
 
-/// Sends a command whose data is to be asked for.
+/// Sends a command whose data follows when the target asks for it.
 fn announce(host: &mut Host, command: Command) -> Vec<Answer> {
     let bytes = host.encode(&Pdu::Command(command, &[]));
     host.send(&bytes).unwrap()
@@ -113,7 +113,10 @@ fn unfinished_stores_count_until_their_connection_ends() {
     assert_eq!((grant.offset, grant.bytes), (0, MIB));
     push_all(&mut io, grant);
     assert_eq!((in_flight(&world), used_pages(&world)), (3 * u64::from(MIB), 3 * 256));
-    assert!(world.store.memory_bytes() > u64::from(MIB), "what has come lies in the store");
+    assert!(
+        world.store.memory_bytes() > u64::from(MIB),
+        "the data that has arrived lies in the store"
+    );
     drop(io);
     assert_eq!((in_flight(&world), used_pages(&world)), (0, 0));
 }
@@ -127,8 +130,9 @@ fn a_store_waits_while_others_of_its_client_take_what_the_target_leaves() {
     let first = ready(&io, &answers);
     assert!(announce_value(&mut io, pool, 2, MIB).is_empty(), "it waits");
     let second = io.last_id();
-    assert_eq!(io.connection.deadline_ms(0), Some(2), "it looks for room often");
-    // When the first is stored the target is reached, and nothing is on its way: then the second is refused, before it is sent.
+    assert_eq!(io.connection.deadline_ms(0), Some(2), "it checks for room every 2 ms");
+    // With the first value the client reaches its target, and nothing is in flight. So the second is refused before its
+    // data is sent.
     let answers = push_all(&mut io, first);
     let [Answer::Completed(stored), Answer::Completed(refused)] = &answers[..] else {
         panic!("{answers:?}");
@@ -141,7 +145,7 @@ fn a_store_waits_while_others_of_its_client_take_what_the_target_leaves() {
     assert_eq!((used_pages(&world), in_flight(&world)), (0, 0));
 }
 
-/// Lets the connection look at the clock.
+/// Makes the connection check its deadlines.
 fn poll(io: &mut Host, now_ms: u64) -> Vec<Answer> {
     io.now_ms = now_ms;
     io.connection.poll(now_ms, &mut io.out).unwrap();
@@ -163,7 +167,7 @@ fn a_store_that_waited_goes_on_when_an_unfinished_one_is_gone() {
     let answers = announce_value(&mut io, pool, 1, MIB);
     ready(&io, &answers);
     assert!(announce_value(&mut other, pool, 2, MIB).is_empty(), "it waits");
-    // To wait is no fault of the host's: it may take as long as it takes.
+    // The wait is not the host's fault, so it has no deadline.
     assert!(poll(&mut other, 10 * TIMEOUT_MS).is_empty());
     drop(io);
     let answers = poll(&mut other, 10 * TIMEOUT_MS + 2);
@@ -182,7 +186,7 @@ fn a_host_that_leaves_data_unsent_is_cut_off_and_named() {
     assert_eq!(io.connection.deadline_ms(0), Some(TIMEOUT_MS));
     io.now_ms = TIMEOUT_MS - 1;
     io.send(&[]).unwrap();
-    // Other commands are no sign that this one goes on, however many bytes they are.
+    // The bytes of other commands do not count as progress of this one, however many they are.
     for index in 0..32 {
         let store = kv::store(io.id(), pool, Key::new(9, index), 4096);
         assert_eq!(io.ask(store, &[1; 4096]).0.status, Status::SUCCESS);
@@ -210,7 +214,7 @@ fn a_slow_host_is_served() {
     let last = loop {
         let mut answers = Vec::new();
         for at in (0..grant.bytes).step_by(64 << 10) {
-            // 64 KiB in nearly the whole time, in pieces that end anywhere.
+            // 64 KiB just before the deadline, in pieces that end anywhere in a PDU.
             let pdu = part(&io, grant, at, 64 << 10);
             for piece in pdu.chunks(30_000) {
                 io.now_ms += TIMEOUT_MS / 3 - 1;
@@ -238,12 +242,12 @@ fn half_a_capsule_may_not_stay() {
     let capsule = io.encode(&Pdu::Command(command, &[1; 4096]));
     assert!(io.send(&capsule[..2000]).unwrap().is_empty());
     io.now_ms = TIMEOUT_MS - 1;
-    assert!(io.send(&capsule[2000..2001]).unwrap().is_empty(), "it moves");
+    assert!(io.send(&capsule[2000..2001]).unwrap().is_empty(), "that is progress");
     io.now_ms = 2 * TIMEOUT_MS - 2;
     assert!(io.send(&[]).unwrap().is_empty());
     io.now_ms = 2 * TIMEOUT_MS - 1;
     assert!(matches!(io.send(&[]), Err(Error::Stalled { .. })));
-    // One that is whole in the end is carried out, and then nothing is owed.
+    // Once the PDU is complete the command is executed, and the host owes nothing.
     let world = World::new();
     let (_admin, mut io, pool) = self::pool(&world, ALICE);
     let mut command = kv::store(io.id(), pool, Key::new(1, 1), 4096);
@@ -268,7 +272,7 @@ fn a_busy_host_whose_bytes_always_end_within_a_pdu_is_no_stalled_one() {
         stream.extend(io.encode(&Pdu::Command(command, &[1; 4096])));
     }
     let whole = stream.len() / 200;
-    // First all but a byte of a PDU, then always one byte of the next.
+    // First a PDU without its last byte. After that, each piece ends one byte into the next PDU.
     let mut at = whole - 1;
     io.send(&stream[..at]).unwrap();
     while at + whole < stream.len() {
@@ -307,7 +311,7 @@ fn long_answers_are_sent_as_they_are_received() {
     assert_eq!(io.connection.receive(0, &bytes, &mut io.out).unwrap(), bytes.len());
     assert!(io.connection.sends_more());
     assert_eq!((in_flight(&world), used_pages(&world)), (4 * u64::from(MIB), used));
-    // What it was is sent, whatever becomes of it.
+    // The value is sent although it is removed meanwhile.
     let pools = world.store.pools(world.alice).unwrap();
     let id = pools.iter().find(|its| its.number == pool).unwrap().id;
     assert!(world.store.flush(id, Key::new(1, 1)));
@@ -388,10 +392,10 @@ fn block_writes_go_to_the_device_as_they_come() {
     let mut data = vec![0; 48 * 4096];
     world.device.read(0, &mut data).unwrap();
     assert!(data[..16 * 4096].iter().all(|&byte| byte == 0));
-    assert!(data[16 * 4096..].iter().all(|&byte| byte == 7), "what has come is written");
+    assert!(data[16 * 4096..].iter().all(|&byte| byte == 7), "the data that arrived is written");
     assert_eq!(in_flight(&world), 0, "nothing is held");
     assert_eq!(status(&push(&mut io, grant, 32 * 4096, 32 * 4096)), Status::SUCCESS);
-    // Compare finds what differs, however late, and takes what was granted.
+    // Compare finds a difference near the end too, and the rest of the granted data is taken.
     let cases =
         [(16, Status::SUCCESS), (0, Status::COMPARE_FAILURE), (32, Status::COMPARE_FAILURE)];
     for (first, expected) in cases {
@@ -416,7 +420,7 @@ fn a_write_that_cannot_be_is_refused_before_its_data_comes() {
     let mut strange = Command::new(block::DATASET_MANAGEMENT, io.id(), beyond.namespace);
     strange.data = DataPointer::transport(MIB);
     assert_eq!(status(&announce(&mut io, strange)), Status::DATA_LENGTH);
-    // The queue goes on.
+    // The queue still works.
     let write = block_command(&world, &mut io, block::WRITE, 0, 64);
     let answers = announce(&mut io, write);
     let grant = ready(&io, &answers);
@@ -443,7 +447,7 @@ fn a_store_whose_pool_goes_meanwhile_fails_and_leaves_nothing() {
 
 #[test]
 fn a_store_without_memory_is_refused_and_others_go_on() {
-    // More than the store's 64 MiB, beside what is set aside.
+    // The store has 64 MiB, a part of which is its reserve: 20 values of 4 MiB are too many.
     let world = World::new();
     let (_admin, mut io, pool) = pool(&world, ALICE);
     let (mut last, mut stored) = (Status::SUCCESS, 0);

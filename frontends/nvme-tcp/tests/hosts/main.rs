@@ -1,4 +1,4 @@
-//! What hosts may rely on.
+//! What hosts can rely on.
 
 mod authentication;
 mod commands;

@@ -1,4 +1,4 @@
-//! The threads around the state machine, over loopback.
+//! The server with its threads, over loopback.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -113,11 +113,11 @@ fn pool(admin: &mut Socket) -> u32 {
     made.result as u32
 }
 
-/// Which processors the threads that serve hosts may use: a line of `/proc/self/task/*/status` of each.
+/// The processors that the threads of connections may use: a line of each `/proc/self/task/*/status`.
 fn processors_allowed() -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let allowed = |task: std::fs::DirEntry| {
-        // It may have ended meanwhile.
+        // The thread may have ended.
         let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
         let allowed = status.lines().find(|line| line.starts_with("Cpus_allowed:"))?;
         status.starts_with("Name:\tnvme-tcp-host\n").then(|| allowed.to_owned())
@@ -132,7 +132,7 @@ fn a_thread_that_follows_its_packets_stays_free_to_move() {
     let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let all = sched_getaffinity(None).unwrap();
     let (mut admin, _io) = Socket::association(&server, ALICE);
-    // Over loopback packets come in where they were sent.
+    // Over loopback, packets arrive on the processor that sends them.
     for processor in (0..CpuSet::MAX_CPU).filter(|processor| all.is_set(*processor)) {
         let mut alone = CpuSet::new();
         alone.set(processor);
@@ -143,7 +143,7 @@ fn a_thread_that_follows_its_packets_stays_free_to_move() {
         }
     }
     sched_setaffinity(None, &all).unwrap();
-    // Those of other tests may be on their way just now.
+    // A thread of another test may just be moving.
     until("all threads to be free", || {
         let allowed = processors_allowed();
         assert!(!allowed.is_empty());
@@ -157,7 +157,7 @@ fn values_pass_and_a_stop_ends_all_connections() {
     let server = started(&world);
     let (mut admin, mut io) = Socket::association(&server, ALICE);
     let pool = pool(&mut admin);
-    // Many at once, as one batch.
+    // Many commands in one write.
     for id in 0..100 {
         let mut command = kv::store(id, pool, Key::new(1, id.into()), 4096);
         command.data = DataPointer::in_capsule(4096);
@@ -193,7 +193,7 @@ fn a_host_that_receives_nothing_costs_itself_only() {
     let key = Key::new(1, 1);
     let stored = stuck.ask(kv::store(1, stuck_pool, key, 4096), &[1; 4096]);
     assert!(stored.status.is_success());
-    // It asks and asks, and receives no answer.
+    // The host sends commands and receives no answers.
     let retrieve = kv::retrieve(kv::io::RETRIEVE, 2, stuck_pool, key, 4096);
     let mut bytes = [0; 128];
     let length = Pdu::Command(retrieve, &[]).encode(Framing::default(), &mut bytes).unwrap();
@@ -230,7 +230,7 @@ fn a_host_that_stops_sending_is_cut_off_and_a_slow_one_is_not() {
     let ready = announce(&mut slow, bobs);
     let bytes = 32 << 10;
     for offset in (0..VALUE_BYTES).step_by(bytes) {
-        // 64 KiB in three quarters of the time, and longer in all than there is.
+        // 64 KiB in three quarters of the timeout each, which together takes longer than the timeout.
         std::thread::sleep(TIMEOUT * 3 / 8);
         let last = offset + bytes as u32 == VALUE_BYTES;
         let bytes = bytes as u32;
@@ -239,10 +239,10 @@ fn a_host_that_stops_sending_is_cut_off_and_a_slow_one_is_not() {
     }
     let done = slow.read(|pdu| if let Pdu::Response(done) = pdu { Some(done) } else { None });
     assert_eq!(done.status, Status::SUCCESS);
-    assert_eq!(stuck.stream.read(&mut [0; 1]).unwrap_or(0), 0, "it is cut off");
+    assert_eq!(stuck.stream.read(&mut [0; 1]).unwrap_or(0), 0, "the connection is closed");
     assert_eq!(world.store.in_flight_bytes(), 0);
     assert_eq!(world.store.statistics(world.alice).unwrap().used_pages, 0);
-    assert_eq!(server.connections(), 3, "the admin queue stays");
+    assert_eq!(server.connections(), 3, "the admin queue's connection stays");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn no_more_connections_than_there_may_be() {
 
 #[test]
 fn hosts_that_prove_nothing_keep_nobody_out() {
-    // Of hosts that have not been let in: 16 connections, 4 of one address.
+    // The server allows 16 connections of hosts that are not admitted yet, 4 of them from one address.
     let world = World::with(Config { connections_max: 64, ..Config::default() });
     let server = started(&world);
     let (_admin, mut io) = Socket::association(&server, ALICE);
@@ -297,8 +297,8 @@ fn hosts_that_prove_nothing_keep_nobody_out() {
     let _idle: Vec<_> = (0..100).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
     let _late = Socket::association(&server, BOB);
     for socket in &mut held {
-        assert_eq!(socket.stream.read(&mut [0; 1]).unwrap_or(0), 0, "all gave way to newer ones");
+        assert_eq!(socket.stream.read(&mut [0; 1]).unwrap_or(0), 0, "each gave way to a newer one");
     }
     let exist = kv::with_key(kv::io::EXIST, 1, 1, Key::new(1, 1));
-    assert_ne!(io.ask(exist, &[]).status, Status::SUCCESS, "there is no pool, and an answer");
+    assert_ne!(io.ask(exist, &[]).status, Status::SUCCESS, "there is no pool, but an answer");
 }

@@ -1,4 +1,4 @@
-//! A host that drives a target's state machine, command by command.
+//! A host without a socket, which sends one command at a time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -106,7 +106,7 @@ impl World {
         Self { store, alice, bob, device, target, failed }
     }
 
-    /// A connection on which nothing was said yet.
+    /// A new connection, on which nothing was sent yet.
     pub fn host(&self) -> Host {
         let address = "127.0.0.1:4420".parse().unwrap();
         let connection =
@@ -170,7 +170,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Sends bytes; what the target says to them.
+    /// Sends bytes, and gives the target's answers.
     pub fn send(&mut self, bytes: &[u8]) -> Result<Vec<Answer>, Error> {
         self.input.extend_from_slice(bytes);
         let mut answers = Vec::new();
@@ -185,7 +185,7 @@ impl Host {
         }
     }
 
-    /// What the target wants to say.
+    /// The answers in the output.
     pub fn answers(&mut self) -> Vec<Answer> {
         let mut answers = Vec::new();
         loop {
@@ -243,7 +243,7 @@ impl Host {
         assert_eq!(self.ask(command, &[]).0.result, 1);
     }
 
-    /// The id that [`Self::id`] gave last.
+    /// The id that [`Self::id`] returned last.
     pub const fn last_id(&self) -> u16 {
         self.next_id
     }
@@ -253,8 +253,8 @@ impl Host {
         self.next_id
     }
 
-    /// Sends a command with its data and gives its completion and the data that came. Data beyond a page
-    /// is sent when the target is ready for it.
+    /// Sends a command with its data, and gives its completion and the data of the answer. More than a page of data is
+    /// sent when the target asks for it.
     pub fn ask(&mut self, command: Command, data: &[u8]) -> (Completion, Vec<u8>) {
         let mut command = command;
         let capsule = data.len() <= 4096;
@@ -292,7 +292,7 @@ impl Host {
         }
     }
 
-    /// Sends what the target is ready for, in parts.
+    /// Sends the data of a grant, in parts.
     fn transfer(
         &mut self,
         command: u16,
@@ -321,7 +321,7 @@ impl Host {
     }
 }
 
-/// A PDU from the target, its data copied.
+/// A PDU from the target, with a copy of its data.
 #[derive(Debug)]
 pub enum Answer {
     Initialized,
