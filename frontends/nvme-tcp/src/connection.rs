@@ -96,7 +96,7 @@ impl Connection {
     pub fn receive(&mut self, now_ms: u64, input: &[u8], out: &mut Output) -> Result<usize, Error> {
         let taken = self.receive_all(now_ms, input, out).and_then(|taken| {
             self.taken_bytes += taken as u64;
-            self.look_at_host(now_ms, &input[taken..], out)?;
+            self.check_progress(now_ms, &input[taken..], out)?;
             Ok(taken)
         });
         if let Err(error) = &taken {
@@ -205,7 +205,7 @@ impl Connection {
     }
 
     /// Checks that the host continues with what it has begun to send. `rest` is the beginning of a PDU.
-    fn look_at_host(&mut self, now_ms: u64, rest: &[u8], out: &Output) -> Result<(), Error> {
+    fn check_progress(&mut self, now_ms: u64, rest: &[u8], out: &Output) -> Result<(), Error> {
         let Some(queue) = self.queue.as_ref().filter(|queue| queue.is_authenticated()) else {
             return Ok(());
         };

@@ -27,7 +27,7 @@ pub(crate) fn execute(
     let outcome = match Fabrics::decode(command) {
         Some(Fabrics::AuthSend(transfer)) => {
             let (outcome, failed) = match auth_send(target, queue, &transfer, data) {
-                Ok(failed) => (Ok(0), let_in(target, queue).or(failed)),
+                Ok(failed) => (Ok(0), admit(target, queue).or(failed)),
                 Err(failure) => (Err(failure), None),
             };
             reply.complete(outcome);
@@ -103,11 +103,11 @@ fn auth_receive(
         Some(bytes) => Ok((bytes, 0)),
         None => Err(Status::DATA_LENGTH.finally().into()),
     });
-    let_in(target, queue)
+    admit(target, queue)
 }
 
 /// Admits the host if it has just proven who it is. Gives a text for the log if it is not admitted.
-fn let_in(target: &Target, queue: &mut Queue) -> Option<String> {
+fn admit(target: &Target, queue: &mut Queue) -> Option<String> {
     let authentication = queue.authentication.as_mut()?;
     if !authentication.is_done() || queue.admitted.is_some() {
         return None;
