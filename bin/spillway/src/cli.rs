@@ -8,7 +8,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::cost::{self, Cost};
 use crate::daemon::{
-    self, ClientCommand, Dashboard, Lend, Policy, Pool, Serve, Stat, Target, Top, Vm,
+    self, ClientCommand, Dashboard, Lend, Policy, Pool, Reload, Serve, Stat, Target, Top, Vm,
 };
 use crate::doctor::{self, Doctor};
 use crate::guest_memory::{self, GuestMemory, GuestMemoryPart};
@@ -29,6 +29,7 @@ pub struct CommandLine {
 enum Command {
     Run(Run),
     Serve(Serve),
+    Reload(Reload),
     Stat(Stat),
     Top(Top),
     Dashboard(Dashboard),
@@ -75,6 +76,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
     match line.command {
         Command::Run(options) => run::run(&options),
         Command::Serve(options) => daemon::serve(&options),
+        Command::Reload(options) => daemon::reload(&options),
         Command::Stat(options) => daemon::stat(&options),
         Command::Top(options) => daemon::top(&options),
         Command::Dashboard(options) => daemon::dashboard(&options),

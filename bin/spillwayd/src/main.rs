@@ -20,6 +20,7 @@ mod parts;
 mod process;
 mod read_secret;
 mod reclaim;
+mod reload;
 mod run;
 mod sandbox;
 mod secret_files;

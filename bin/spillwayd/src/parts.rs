@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use spillway_api::types::Dashboard;
-use spillway_api::{Daemon, configure_policy};
+use spillway_api::{Daemon, ReloadOutcome, configure_policy};
 use spillway_directory::ClientRegistry;
 use spillway_history::{Bounds, History};
 use spillway_host::Limits;
 use spillway_manager::Manager;
 use spillway_vhost_user_blk::Disk;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::arguments::COMMIT;
 use crate::config::{Clients, Config, Listen};
@@ -34,6 +34,8 @@ pub struct Parts {
     pub client_registry: Arc<ClientRegistry>,
     pub listeners: Listeners,
     pub daemon: Arc<Daemon>,
+    /// Requests of the HTTP interface to reload the configuration.
+    pub reloads: mpsc::Receiver<ReloadOutcome>,
     pub secrets: Secrets,
     /// The shared state of RESP connections, once RESP has started.
     pub resp: Arc<OnceLock<Arc<spillway_resp::Shared>>>,
@@ -131,12 +133,14 @@ impl Parts {
         let manager = Arc::new(Mutex::new(Manager::new(policy)));
         let interval_ms = watch::Sender::new(interval_ms);
         let its_policy = (Arc::clone(&manager), interval_ms.subscribe());
+        let (reload_sender, reloads) = mpsc::channel(1);
         let daemon = Arc::new(Daemon {
             client_registry: Arc::clone(&client_registry),
             manager,
             programs: Mutex::new(programs),
             program_pages: program_pages.into(),
             interval_ms,
+            reloads: reload_sender,
             history: Mutex::new(History::new(Bounds::default())),
             limits: clients.policy.limits,
             commit: Some(COMMIT).filter(|commit| !commit.is_empty()),
@@ -172,6 +176,7 @@ impl Parts {
             client_registry,
             listeners,
             daemon,
+            reloads,
             secrets,
             resp,
             disks,

@@ -1,24 +1,21 @@
 //! Runs the parts until a signal ends them.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context;
-use spillway_api::{ServerLimits, configure_policy};
+use spillway_api::ServerLimits;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::arguments::Arguments;
-use crate::config::{Clients, Config, needs_restart};
 use crate::frontends::Frontends;
-use crate::manager;
 use crate::packing::Packing;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
 use crate::sharing::Sharing;
 use crate::store_disk::Watch;
-use crate::{capacity, disks, hardening, sandbox, secret_files, targets, vm};
+use crate::{disks, hardening, manager, reload, sandbox, targets, vm};
 
 /// Interval of periodic checks.
 const TICK: Duration = Duration::from_secs(1);
@@ -86,7 +83,7 @@ async fn control(
 ) -> anyhow::Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut reload = signal(SignalKind::hangup())?;
+    let mut hangup = signal(SignalKind::hangup())?;
     serve_api(&mut parts)?;
     let mut tick = every(TICK);
     let mut disk = Watch::default();
@@ -105,8 +102,14 @@ async fn control(
         tokio::select! {
             () = received(&mut stop) => break,
             () = received(&mut interrupt) => break,
-            () = received(&mut reload) => {
-                reload_config(&mut parts, arguments, guests);
+            () = received(&mut hangup) => {
+                // The log has the outcome.
+                let _ = reload::reload(&mut parts, arguments, guests);
+            }
+            // Its sender is one of the parts.
+            Some(outcome) = parts.reloads.recv() => {
+                // A peer that went away does not take the outcome.
+                let _ = outcome.send(reload::reload(&mut parts, arguments, guests));
             }
             // The sender is one of the parts.
             Ok(()) = interval_ms.changed() => {
@@ -185,62 +188,4 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
         ));
     }
     Ok(())
-}
-
-/// Reads the configuration file again, and the files with keys, certificates and secrets that it names. An error in
-/// any of them changes nothing.
-fn reload_config(parts: &mut Parts, arguments: &Arguments, guests: Option<&vm::Handle>) {
-    manager::reloading();
-    let applied = arguments.read().map_err(anyhow::Error::from).and_then(|config| {
-        let clients = Clients::new(&config)?;
-        let program_pages = capacity::program_pages(config.memory.programs, &parts.limits)?;
-        let renewal = parts.keys.read_again(&config, &clients.clients)?;
-        parts.client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
-        let memory = &config.memory;
-        let (policy, interval_ms) =
-            configure_policy(&parts.client_registry, memory.policy(), memory.interval_ms)?;
-        parts.daemon.apply_policy(policy, interval_ms);
-        let left = renewal.left;
-        let renewed = parts.keys.renew(renewal);
-        parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
-        Ok((config, renewed, left))
-    });
-    match applied {
-        Ok((config, renewed, left)) => {
-            for line in secret_files::open_to_all(&config) {
-                tracing::warn!("{line}");
-            }
-            if !renewed.is_empty() {
-                let files = renewed.join(", ");
-                tracing::info!(
-                    files,
-                    "renewed: new connections use the new contents of these files"
-                );
-            }
-            if let Some(left) = left {
-                tracing::warn!(
-                    "{left} were not read again: one of them names another file than at the start"
-                );
-            }
-            for name in needs_restart(&parts.config, &config) {
-                tracing::warn!("{name} has changed, which needs a restart");
-            }
-            if let Some(guests) = guests {
-                guests.configure(&parts.config.vms, &config.vms);
-            }
-            parts.config = Config {
-                vms: config.vms,
-                memory: config.memory,
-                clients: config.clients,
-                blocks: config.blocks,
-                unnamed: config.unnamed,
-                ..parts.config.clone()
-            };
-            tracing::info!("configuration reloaded");
-        }
-        Err(error) => {
-            tracing::error!("configuration not reloaded, the old one stays in force: {error:#}")
-        }
-    }
-    manager::state("READY=1");
 }

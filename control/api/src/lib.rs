@@ -28,6 +28,8 @@ mod policy;
 #[cfg(feature = "server")]
 mod problem;
 #[cfg(feature = "server")]
+mod reload;
+#[cfg(feature = "server")]
 mod server;
 #[cfg(feature = "server")]
 mod service;
@@ -41,7 +43,7 @@ mod vms;
 #[cfg(feature = "server")]
 pub use asker::{Asker, Tokens};
 #[cfg(feature = "server")]
-pub use parts::{Daemon, Guests, LendOrder, Lending};
+pub use parts::{Daemon, Guests, LendOrder, Lending, ReloadOutcome};
 #[cfg(feature = "server")]
 pub use policy::{INTERVALS_MS, configure as configure_policy};
 #[cfg(feature = "server")]

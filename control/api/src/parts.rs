@@ -9,10 +9,10 @@ use spillway_directory::ClientRegistry;
 use spillway_history::History;
 use spillway_manager::{Manager, Policy};
 use spillway_types::Limits;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::problem::Error;
-use crate::types::{Dashboard, LendStatus, VmArgs, VmList, VmOutcome, VmResize};
+use crate::types::{Dashboard, LendStatus, Reload, VmArgs, VmList, VmOutcome, VmResize};
 
 /// What the service shows and changes.
 pub struct Daemon {
@@ -26,6 +26,8 @@ pub struct Daemon {
     pub program_pages: AtomicU64,
     /// Milliseconds between two samples of the clients.
     pub interval_ms: watch::Sender<u64>,
+    /// Requests to reload the configuration, in their order.
+    pub reloads: mpsc::Sender<ReloadOutcome>,
     /// The recent history.
     pub history: Mutex<History>,
     /// Default limits of an added client.
@@ -77,6 +79,9 @@ impl Daemon {
         Some(self.program_pages.load(Ordering::Relaxed)).filter(|&pages| pages > 0)
     }
 }
+
+/// Takes the outcome of a reload, or one line that says why the old configuration stays in force.
+pub type ReloadOutcome = oneshot::Sender<Result<Reload, String>>;
 
 pub(crate) type Shared = State<Arc<Daemon>>;
 

@@ -55,6 +55,9 @@ pub(crate) enum Error {
     /// An order for lending can't be executed now.
     #[error("{0}")]
     LendRefused(String),
+    /// The new configuration can't be used.
+    #[error("{0}")]
+    ReloadRefused(String),
     /// A task of the daemon ended early.
     #[error("the daemon is stopping")]
     Stopping,
@@ -95,6 +98,7 @@ impl Error {
             Self::NoPath(_) => (S::NOT_FOUND, "no-path"),
             Self::NoLending => (S::CONFLICT, "no-lending"),
             Self::LendRefused(_) => (S::CONFLICT, "lend-refused"),
+            Self::ReloadRefused(_) => (S::CONFLICT, "reload-refused"),
             Self::NoVms => (S::CONFLICT, "no-vms"),
             Self::NoVm(_) => (S::NOT_FOUND, "no-vm"),
             Self::VmRefused(_) => (S::CONFLICT, "vm-refused"),

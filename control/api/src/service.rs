@@ -15,7 +15,9 @@ use utoipa_axum::routes;
 use crate::asker::{self, Tokens};
 use crate::parts::Daemon;
 use crate::problem::Error;
-use crate::{clients, daemon, history, lending, openapi, policy, problem, store, transfer, vms};
+use crate::{
+    clients, daemon, history, lending, openapi, policy, problem, reload, store, transfer, vms,
+};
 
 /// Largest request body in bytes, except an import's.
 const BODY_BYTES_MAX: usize = 64 << 10;
@@ -38,6 +40,7 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(daemon::health))
         .routes(routes!(daemon::metrics))
         .routes(routes!(daemon::dashboard))
+        .routes(routes!(reload::reload))
         .routes(routes!(store::status))
         .routes(routes!(clients::list, clients::add))
         .routes(routes!(clients::show, clients::change, clients::remove))

@@ -29,6 +29,16 @@ pub struct Version {
     pub pid: u32,
 }
 
+/// What a reload of the configuration changed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
+pub struct Reload {
+    /// Settings whose files have new contents, which new connections use.
+    pub renewed: Vec<String>,
+    /// A line for each change that needs a restart, and for each file with a secret that every user can read.
+    pub warnings: Vec<String>,
+}
+
 /// Whether the daemon can serve.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
