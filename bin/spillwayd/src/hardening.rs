@@ -8,7 +8,7 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-use crate::config::{Error, MemoryLock};
+use crate::config::{Config, Error, MemoryLock};
 
 /// Disables core dumps and debuggers of the same user, so that neither exposes clients' bytes.
 ///
@@ -54,6 +54,9 @@ pub fn lock_memory(wanted: MemoryLock) -> anyhow::Result<bool> {
     if wanted == MemoryLock::Off {
         return Ok(false);
     }
+    // Without a limit, memory that is mapped later is locked without CAP_IPC_LOCK. Where this is not permitted, the
+    // present limit applies.
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
     let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     let Err(error) = mlockall(flags) else { return Ok(true) };
     let limit = getrlimit(Resource::Memlock).current;
@@ -69,15 +72,43 @@ pub fn lock_memory(wanted: MemoryLock) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// Drops the capabilities that only the helper needs. Keeps those to mark threads as serving page-out and to lock
-/// memory. Does nothing if the daemon has no capabilities.
+/// Drops the capabilities that the running daemon does not need, and returns those that it keeps. A daemon without
+/// capabilities keeps none.
 ///
 /// # Errors
 /// The kernel refused.
-pub fn drop_capabilities() -> anyhow::Result<()> {
+pub fn drop_capabilities(config: &Config, memory_locked: bool) -> anyhow::Result<CapabilitySet> {
     let has = capabilities(None).context("can't read this process's capabilities")?;
-    let kept = has.permitted & (CapabilitySet::SYS_RESOURCE | CapabilitySet::IPC_LOCK);
+    let kept = has.permitted & needed(config, memory_locked);
     let sets =
         CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
-    set_capabilities(None, sets).context("can't drop capabilities")
+    // A service manager that gives no capabilities may forbid capset(2) too.
+    if has != sets {
+        set_capabilities(None, sets).context("can't drop capabilities")?;
+    }
+    Ok(kept)
+}
+
+/// The capabilities that the daemon needs while it runs, if it has them.
+fn needed(config: &Config, memory_locked: bool) -> CapabilitySet {
+    let mut needed = CapabilitySet::empty();
+    if memory_locked && getrlimit(Resource::Memlock).current.is_some() {
+        needed |= CapabilitySet::IPC_LOCK;
+    }
+    if config.lend.borrows() {
+        // Marks further threads as serving page-out.
+        needed |= CapabilitySet::SYS_RESOURCE;
+    }
+    if !config.vms.is_empty() {
+        // Connects to monitors of other users' guests, and gives memory files to their groups.
+        needed |= CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN;
+    }
+    needed
+}
+
+/// Capabilities as capabilities(7) names them.
+pub fn names(set: CapabilitySet) -> String {
+    let names: Vec<_> =
+        set.iter_names().map(|(name, _)| format!("cap_{}", name.to_ascii_lowercase())).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

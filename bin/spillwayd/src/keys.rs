@@ -7,6 +7,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use spillway_api::Tokens;
 use spillway_directory::{ClientSettings, Secret};
 use spillway_lending::HostId;
@@ -269,6 +271,19 @@ fn secrets_of(clients: &[ClientSettings]) -> BTreeMap<String, Secret> {
 /// Directories of all these files, and of the files to which they link: a new file replaces the old one, or a link is
 /// changed.
 pub fn folders(config: &Config) -> Vec<PathBuf> {
+    // A missing file was refused already, or is not needed.
+    let of = |file: &Path| [Some(parent(file)), fs::canonicalize(file).ok().map(|it| parent(&it))];
+    named(config).flat_map(of).flatten().collect()
+}
+
+/// These files, and the configuration `file`, that exist but that this process is not permitted to read.
+pub fn unreadable(config: &Config, file: Option<&Path>) -> Vec<PathBuf> {
+    let refused = |path: &&Path| access(*path, Access::READ_OK) == Err(Errno::ACCESS);
+    file.into_iter().chain(named(config)).filter(refused).map(Path::to_owned).collect()
+}
+
+/// All files that the configuration names for keys, certificates, secrets, passwords and tokens.
+fn named(config: &Config) -> impl Iterator<Item = &Path> {
     let listen = &config.listen;
     let ours = [
         &listen.tls_certificate,
@@ -281,11 +296,7 @@ pub fn folders(config: &Config) -> Vec<PathBuf> {
     ];
     let clients = config.clients.iter();
     let theirs = clients.flat_map(|client| [&client.secret_file, &client.password_file]);
-    let files = ours.into_iter().chain(theirs).flatten();
-    // A missing file was refused already, or is not needed.
-    let of =
-        |file: &PathBuf| [Some(parent(file)), fs::canonicalize(file).ok().map(|it| parent(&it))];
-    files.flat_map(of).flatten().collect()
+    ours.into_iter().chain(theirs).flatten().map(PathBuf::as_path)
 }
 
 /// The directory of a file.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::thread::CapabilitySet;
 use spillway_api::ServerLimits;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -15,7 +16,7 @@ use crate::parts::Parts;
 use crate::reclaim::Reclaim;
 use crate::sharing::Sharing;
 use crate::store_disk::Watch;
-use crate::{disks, hardening, manager, reload, sandbox, targets, vm};
+use crate::{disks, hardening, keys, manager, reload, sandbox, targets, vm};
 
 /// Interval of periodic checks.
 const TICK: Duration = Duration::from_secs(1);
@@ -27,11 +28,18 @@ const RECALL_MARGIN: Duration = Duration::from_secs(120);
 /// # Errors
 /// A part can't run.
 pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
+    // There are no other threads yet, which would keep theirs.
+    let kept = hardening::drop_capabilities(&parts.config, parts.daemon.memory_locked)?;
+    let file = arguments.config.as_deref();
+    for path in keys::unreadable(&parts.config, file) {
+        tracing::warn!(
+            "{} can't be read again: its mode does not let this user read it, and the daemon has dropped root's \
+             capabilities; a reload fails until you change its owner",
+            path.display()
+        );
+    }
     if parts.config.process.sandbox {
-        if parts.config.lend.is_on() {
-            hardening::drop_capabilities()?;
-        }
-        sandbox::enter(&parts.config, arguments.config.as_deref())?;
+        sandbox::enter(&parts.config, file)?;
     }
     // After the sandbox, so that it also covers their threads.
     let frontends = Frontends::start(
@@ -58,8 +66,14 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         .enable_time()
         .build()
         .context("can't start the control plane")?;
-    let served =
-        runtime.block_on(control(parts, arguments, &reclaim, lending.as_ref(), guests.as_deref()));
+    let served = runtime.block_on(control(
+        parts,
+        arguments,
+        kept,
+        &reclaim,
+        lending.as_ref(),
+        guests.as_deref(),
+    ));
     // Lending ends before the store from which it lends and the devices on which it borrows.
     drop(lending);
     drop(vms);
@@ -77,6 +91,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
 async fn control(
     mut parts: Parts,
     arguments: &Arguments,
+    capabilities: CapabilitySet,
     reclaim: &Reclaim,
     lending: Option<&spillway_lending_driver::Lending>,
     guests: Option<&vm::Handle>,
@@ -95,6 +110,8 @@ async fn control(
         memory_locked = parts.daemon.memory_locked,
         kept_by = parts.daemon.kept_by,
         restarts = parts.client_registry.restarts(),
+        user = %rustix::process::geteuid(),
+        capabilities = hardening::names(capabilities),
         listens = parts.listeners.places.join(", "),
         "ready"
     );

@@ -6,3 +6,4 @@ mod lasting;
 mod log;
 mod metrics;
 mod renew;
+mod rights;
