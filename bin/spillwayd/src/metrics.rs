@@ -21,6 +21,8 @@ use crate::process::ProcessFiles;
 #[derive(Debug)]
 pub struct Facts {
     pub memory_locked: bool,
+    /// Whether the store packs pages.
+    pub compress: bool,
     pub started: Instant,
     /// The same by the system clock, milliseconds since 1970.
     pub started_ms: u64,
@@ -59,6 +61,7 @@ pub fn text(
         }),
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),
+        is_compressing: facts.compress,
         sharing: store.shared_memory().map(|shared| SharingSample {
             values: shared.values,
             saved_bytes: shared.saved_bytes,

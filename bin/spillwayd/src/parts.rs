@@ -124,7 +124,8 @@ impl Parts {
         let vms = vm::Prepared::new(&config, client_registry.store(), room)?;
         let guests = vms.as_ref().map(vm::Prepared::handle);
         let process = ProcessFiles::open().ok();
-        let facts = Facts { memory_locked, started, started_ms, process };
+        let facts =
+            Facts { memory_locked, compress: config.store.compress, started, started_ms, process };
         let handle = lending.as_ref().map(spillway_lending_driver::Prepared::handle);
         let resp = Arc::<OnceLock<Arc<spillway_resp::Shared>>>::default();
         let its_resp = Arc::clone(&resp);

@@ -120,6 +120,8 @@ pub struct StoreSample {
     pub same_filled_pages: u64,
     /// Pages that are packed.
     pub compressed_pages: u64,
+    /// Whether pages are packed when memory is low.
+    pub is_compressing: bool,
     /// Memory that equal values share, if sharing is on.
     pub sharing: Option<SharingSample>,
     /// Pools.
@@ -268,6 +270,11 @@ pub(crate) const STORE: [Metric<StoreSample>; 23] = [
     gauge("spillway_store_compressed_bytes", "Packed pages, at full size.", |s| {
         pages(s.compressed_pages)
     }),
+    gauge(
+        "spillway_store_compression_enabled",
+        "1 if the store packs pages when memory is low (store.compress), else 0.",
+        |s| Some(u64::from(s.is_compressing)),
+    ),
     gauge(
         "spillway_store_shared_values",
         "Values, and pages of longer ones, that share their memory with equal ones, at the last scan of the store.",
