@@ -1,9 +1,9 @@
 //! Errors, as problem+json.
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Response as HttpResponse, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use spillway_connections::BodyStopped;
+use spillway_connections::{BodyStopped, invalid_detail};
 use spillway_directory::Error as RegistryError;
 use spillway_store::Error as StoreError;
 
@@ -172,6 +172,28 @@ pub(crate) async fn of_others(answer: Response) -> Response {
     Response::from_parts(parts, body.into())
 }
 
+/// The answer to a request that is not valid HTTP.
+pub(crate) fn invalid(status: StatusCode) -> HttpResponse<String> {
+    let mut answer = HttpResponse::new(problem(status, "request", invalid_detail(status)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_TYPE));
+    protect(answer.headers_mut());
+    answer
+}
+
+/// Responses are data: browsers must not cache them, render them as a page, or embed them in
+/// another.
+pub(crate) fn protect(headers: &mut HeaderMap) {
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+}
+
 fn problem(status: StatusCode, kind: &str, detail: String) -> String {
     let problem = Problem {
         kind: format!("urn:spillway:{kind}"),
@@ -231,7 +253,7 @@ mod tests {
         let router = Router::new().route("/", post(take)).route("/import", post(import));
         let stall = Duration::from_millis(50);
         let deadlines = Deadlines { head: Duration::from_secs(600), stall };
-        let served = tokio::spawn(spillway_connections::serve(daemon, router, deadlines));
+        let served = tokio::spawn(spillway_connections::serve(daemon, router, deadlines, invalid));
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n\
              Connection: close\r\nContent-Length: 100\r\n\r\n"

@@ -4,7 +4,7 @@ use std::sync::{Arc, RwLock};
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderValue, Uri, header};
+use axum::http::{Uri, header};
 use axum::middleware;
 use axum::response::Response;
 use spillway_types::Access;
@@ -93,19 +93,9 @@ pub fn router(daemon: Arc<Daemon>, tokens: Option<Arc<RwLock<Tokens>>>) -> Route
     asker::guarded(router, tokens, refused).layer(middleware::map_response(headed))
 }
 
-/// Responses are data: browsers must not cache them, render them as a page, or embed them in
-/// another.
 async fn headed(answer: Response) -> Response {
     let mut answer = problem::of_others(answer).await;
-    let headers = answer.headers_mut();
-    for (name, value) in [
-        (header::CACHE_CONTROL, "no-store"),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),
-        (header::REFERRER_POLICY, "no-referrer"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
+    problem::protect(answer.headers_mut());
     answer
 }
 

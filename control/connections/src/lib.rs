@@ -10,11 +10,13 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod invalid;
 mod places;
 mod serve;
 mod stall;
 
 pub use accept::{Listener, accept};
+pub use invalid::{InvalidAnswer, detail as invalid_detail, plain_answer};
 pub use places::{ConnectionLimits, ConnectionPermit, Connections};
 pub use serve::{Deadlines, HEAD_BYTES_MAX, serve};
 pub use stall::BodyStopped;

@@ -1,5 +1,6 @@
 //! HTTP/1.1 on one connection.
 
+use std::future::poll_fn;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,8 +10,9 @@ use axum::middleware;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
+use crate::invalid::{HeldAnswer, InvalidAnswer};
 use crate::stall::{BodyDeadline, WriteDeadline};
 
 /// Most bytes of a request's head. A longer one is answered with status 431.
@@ -27,11 +29,17 @@ pub struct Deadlines {
     pub stall: Duration,
 }
 
-/// Serves the requests of a connection with `router`, until it ends or a deadline passes.
+/// Serves the requests of a connection with `router`, until it ends or a deadline passes. A request that is not valid
+/// HTTP gets the answer of `invalid`, and ends the connection.
 ///
 /// # Errors
 /// A deadline passed, the peer does not speak HTTP, or the connection broke.
-pub async fn serve<S>(stream: S, router: Router, deadlines: Deadlines) -> Result<(), hyper::Error>
+pub async fn serve<S>(
+    stream: S,
+    router: Router,
+    deadlines: Deadlines,
+    invalid: InvalidAnswer,
+) -> Result<(), hyper::Error>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -40,13 +48,18 @@ where
         request.map(|body| Body::new(BodyDeadline::new(body, stall)))
     };
     let service = router.layer(middleware::map_request(bounded));
-    http1::Builder::new()
+    let stream = HeldAnswer::new(WriteDeadline::new(stream, stall));
+    let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)
         .max_header_size(HEAD_BYTES_MAX)
-        .serve_connection(
-            TokioIo::new(WriteDeadline::new(stream, stall)),
-            TowerToHyperService::new(service),
-        )
-        .await
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));
+    let served = poll_fn(|cx| connection.poll_without_shutdown(cx)).await;
+    let mut stream = connection.into_parts().io.into_inner();
+    // The peer may be gone.
+    let _ = match &served {
+        Err(error) if error.is_parse() => stream.replace(invalid).await,
+        _ => stream.shutdown().await,
+    };
+    served
 }

@@ -12,7 +12,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Deserialize;
-use spillway_connections::{ConnectionLimits, ConnectionPermit, Connections, Deadlines};
+use spillway_connections::{
+    ConnectionLimits, ConnectionPermit, Connections, Deadlines, plain_answer,
+};
 use spillway_tls::{ServerSettings, name_of};
 use spillway_types::SlotLimits;
 use tokio::net::{TcpListener, TcpStream};
@@ -155,7 +157,7 @@ async fn connection(
     let _counted = counts.enter(&name).ok_or_else(|| format!("too many of {name}"))?;
     place.prove();
     let router = router(host).layer(Extension(Peer(name.into())));
-    let served = spillway_connections::serve(stream, router, limits.deadlines).await;
+    let served = spillway_connections::serve(stream, router, limits.deadlines, plain_answer).await;
     served.map_err(|error| error.to_string())
 }
 

@@ -158,9 +158,15 @@ fn the_framework_s_own_refusals_are_problems_too() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path());
     daemon.line(&[" ready "]);
-    for (request, status) in [("DELETE /v1/version", "405"), ("GET /v1/clients/%ff", "400")] {
+    let rest = "HTTP/1.1\r\nHost: here\r\nConnection: close\r\n";
+    for (request, status) in [
+        (format!("DELETE /v1/version {rest}\r\n"), "405"),
+        (format!("GET /v1/clients/%ff {rest}\r\n"), "400"),
+        // These never reach the framework.
+        ("\u{1}\u{2}nonsense\r\n\r\n".to_owned(), "400"),
+        (format!("GET /v1/version {rest}X: {}", "x".repeat(16 << 10)), "431"),
+    ] {
         let mut stream = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
-        let request = format!("{request} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -168,5 +174,8 @@ fn the_framework_s_own_refusals_are_problems_too() {
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
         assert!(head.contains("content-type: application/problem+json\r\n"), "{answer}");
         assert!(body.contains(&format!("\"status\":{status},")), "{answer}");
+        assert!(head.contains("cache-control: no-store"), "{answer}");
     }
+    let uid = rustix::process::getuid().as_raw();
+    daemon.line(&["INFO", "HTTP: a request is not valid HTTP", &format!("by=uid {uid} ")]);
 }

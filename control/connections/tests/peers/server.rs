@@ -10,7 +10,8 @@ use axum::extract::Request;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use spillway_connections::{
-    ConnectionLimits, ConnectionPermit, Connections, Deadlines, Listener, accept, serve,
+    ConnectionLimits, ConnectionPermit, Connections, Deadlines, Listener, accept, plain_answer,
+    serve,
 };
 use spillway_types::SlotLimits;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -59,7 +60,7 @@ where
     tokio::spawn(accept(listener, connections, move |stream, place| async move {
         let router = router().layer(Extension(Arc::clone(&place)));
         // The tests see it at the other end.
-        let _ = serve(stream, router, deadlines).await;
+        let _ = serve(stream, router, deadlines, plain_answer).await;
         drop(place);
     }));
 }
