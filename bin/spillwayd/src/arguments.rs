@@ -10,7 +10,7 @@ use crate::config::{self, Config};
 pub const COMMIT: &str = env!("SPILLWAY_COMMIT");
 
 /// The daemon: one page store for a host's processes, guests and neighbours.
-#[derive(Debug, Parser)]
+#[derive(Clone, Debug, Parser)]
 #[command(name = "spillwayd", version = env!("SPILLWAY_VERSION"))]
 pub struct Arguments {
     /// Configuration file; docs/config.md lists the settings.

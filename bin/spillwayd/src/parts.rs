@@ -45,8 +45,8 @@ pub struct Parts {
     pub lending: Option<spillway_lending_driver::Prepared>,
     /// Guests that are resized, until their threads are started.
     pub vms: Option<vm::Prepared>,
-    /// Keys and certificates, which a reload reads again.
-    pub keys: Keys,
+    /// Keys and certificates, which a reload reads again on another thread.
+    pub keys: Arc<Mutex<Keys>>,
 }
 
 impl Parts {
@@ -181,7 +181,7 @@ impl Parts {
             secrets,
             resp,
             disks,
-            keys,
+            keys: Arc::new(Mutex::new(keys)),
             lending,
             vms,
         })

@@ -1,5 +1,6 @@
 //! Runs the parts until a signal ends them.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,6 +15,7 @@ use crate::frontends::Frontends;
 use crate::packing::Packing;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
+use crate::reload::Reloads;
 use crate::sharing::Sharing;
 use crate::store_disk::Watch;
 use crate::{disks, hardening, keys, manager, reload, sandbox, targets, vm};
@@ -100,6 +102,7 @@ async fn control(
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
     serve_api(&mut parts)?;
+    let mut reloads = Reloads::new(&parts, arguments);
     let mut tick = every(TICK);
     let mut disk = Watch::default();
     let mut interval_ms = parts.daemon.interval_ms.subscribe();
@@ -121,13 +124,17 @@ async fn control(
             () = received(&mut interrupt) => break,
             () = received(&mut hangup) => {
                 // The log has the outcome.
-                let _ = reload::reload(&mut parts, arguments, guests);
+                if let Err(request) = reloads.request(None) {
+                    reload::refuse(request);
+                }
             }
             // Its sender is one of the parts.
             Some(outcome) = parts.reloads.recv() => {
-                // A peer that went away does not take the outcome.
-                let _ = outcome.send(reload::reload(&mut parts, arguments, guests));
+                if let Err(request) = reloads.request(Some(outcome)) {
+                    reload::refuse(request);
+                }
             }
+            read = reloads.read() => reloads.answer(&reload::apply(&mut parts, read, guests)),
             // The sender is one of the parts.
             Ok(()) = interval_ms.changed() => {
                 let time = Duration::from_millis(*interval_ms.borrow_and_update());
@@ -191,9 +198,10 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
         let listener = UnixListener::from_std(listener)?;
         tokio::spawn(spillway_api::serve("HTTP", listener, router, ServerLimits::default()));
     }
-    if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), &parts.keys.tokens) {
+    let tokens = parts.keys.lock().unwrap_or_else(PoisonError::into_inner).tokens.clone();
+    if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), tokens) {
         listener.set_nonblocking(true)?;
-        let data = spillway_api::router(parts.daemon.clone(), Some(tokens.clone()));
+        let data = spillway_api::router(parts.daemon.clone(), Some(tokens));
         // The page needs no token: it contains no data.
         let router = spillway_web::router().merge(data);
         let listener = TcpListener::from_std(listener)?;

@@ -213,7 +213,7 @@ pub struct DiskSample {
 }
 
 /// Metrics of the daemon and its store.
-pub(crate) const STORE: [Metric<StoreSample>; 23] = [
+pub(crate) const STORE: [Metric<StoreSample>; 24] = [
     gauge("spillway_store_capacity_bytes", "The most memory that the store may take.", |s| {
         Some(s.capacity_bytes)
     }),

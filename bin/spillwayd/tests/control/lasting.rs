@@ -4,8 +4,11 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 
-use spillway_test_support::wait::until;
+use rustix::fs::{CWD, FileType, mknodat};
+use spillway_test_support::wait::{PATIENCE, until};
 
 use crate::daemon::Daemon;
 
@@ -92,6 +95,29 @@ fn a_changed_file_replaces_a_policy_that_was_set() {
     kill(dir);
     let policy = ask(dir, "GET /v1/policy", "");
     assert!(policy.contains("\"utility\"") && policy.contains("2500"), "{policy}");
+}
+
+#[test]
+fn the_daemon_answers_while_a_reload_waits_for_its_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let _daemon = start(dir, "policy = \"static-alloc\"");
+    let file = dir.join("spillwayd.toml");
+    let text = fs::read_to_string(&file).unwrap().replace("static-alloc", "utility");
+    fs::remove_file(&file).unwrap();
+    mknodat(CWD, &file, FileType::Fifo, 0o600.into(), 0).unwrap();
+    let here = dir.to_owned();
+    let reload = thread::spawn(move || ask(&here, "POST /v1/reload", ""));
+    // It opens as soon as the daemon reads it.
+    let mut pipe = fs::File::options().write(true).open(&file).unwrap();
+    let (said, answered) = mpsc::channel();
+    let here = dir.to_owned();
+    thread::spawn(move || said.send(ask(&here, "GET /v1/health", "")));
+    answered.recv_timeout(PATIENCE).expect("an answer during the reload");
+    pipe.write_all(text.as_bytes()).unwrap();
+    drop(pipe);
+    assert!(reload.join().unwrap().contains("renewed"));
+    assert!(ask(dir, "GET /v1/policy", "").contains("\"utility\""));
 }
 
 #[test]
