@@ -41,6 +41,8 @@ const SWEEP_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 pub struct Config {
     /// Most connections of all clients together.
     pub connections_max: usize,
+    /// Most connections of one user, whichever clients its processes are.
+    pub connections_of_user_max: usize,
     /// Longest time that a thread polls an empty ring before it sleeps.
     pub poll: Duration,
     /// Most threads that poll at the same time. Each keeps a core busy while its client is active.
@@ -55,7 +57,8 @@ impl Default for Config {
     fn default() -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZero::get) as u32;
         Self {
-            connections_max: 256,
+            connections_max: 512,
+            connections_of_user_max: 256,
             poll: Duration::from_micros(200),
             pollers_max: cores / 2,
             bound_grace: Duration::from_secs(10),
@@ -84,12 +87,20 @@ impl std::fmt::Debug for Server {
 /// The open connections, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Open {
-    sockets: Mutex<HashMap<u64, Arc<OwnedFd>>>,
+    sockets: Mutex<HashMap<u64, OpenConnection>>,
     closed: Condvar,
 }
 
+/// A connection that is open.
+#[derive(Debug)]
+pub(crate) struct OpenConnection {
+    pub(crate) socket: Arc<OwnedFd>,
+    /// The user of its process; none if it is a guest's window.
+    pub(crate) uid: Option<u32>,
+}
+
 impl Open {
-    pub(crate) fn sockets(&self) -> MutexGuard<'_, HashMap<u64, Arc<OwnedFd>>> {
+    pub(crate) fn sockets(&self) -> MutexGuard<'_, HashMap<u64, OpenConnection>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -186,9 +197,9 @@ impl Drop for Server {
             let _ = acceptor.join();
         }
         let mut sockets = self.open.sockets();
-        for socket in sockets.values() {
+        for connection in sockets.values() {
             // The other side may have closed it already.
-            let _ = shutdown(socket, Shutdown::Both);
+            let _ = shutdown(&connection.socket, Shutdown::Both);
         }
         while !sockets.is_empty() {
             sockets = self.open.closed.wait(sockets).unwrap_or_else(PoisonError::into_inner);
@@ -255,17 +266,23 @@ impl Acceptor {
         }
     }
 
+    /// Why there is no place for another connection of a user.
+    fn is_full_for(&self, uid: u32) -> Option<&'static str> {
+        let sockets = self.open.sockets();
+        if sockets.len() >= self.config.connections_max {
+            return Some("the ring has all the connections that it may have");
+        }
+        let own = sockets.values().filter(|connection| connection.uid == Some(uid)).count();
+        (own >= self.config.connections_of_user_max)
+            .then_some("a user has all the connections of the ring that one user may have")
+    }
+
     /// Admits a connection, and starts its thread.
     fn take(&mut self, socket: OwnedFd) {
         let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
-        if self.open.sockets().len() >= self.config.connections_max {
+        if let Some(why) = self.is_full_for(uid) {
             if let Some(others) = self.complaints.line() {
-                tracing::warn!(
-                    uid,
-                    pid,
-                    others,
-                    "the ring has all the connections that it may have"
-                );
+                tracing::warn!(uid, pid, others, "{why}");
             }
             return refuse(socket.as_fd(), Reason::Connections);
         }
@@ -280,7 +297,8 @@ impl Acceptor {
         };
         self.last += 1;
         let socket = Arc::new(socket);
-        self.open.sockets().insert(self.last, socket.clone());
+        let connection = OpenConnection { socket: socket.clone(), uid: Some(uid) };
+        self.open.sockets().insert(self.last, connection);
         let seat = Seat {
             number: self.last,
             client: admitted.client,

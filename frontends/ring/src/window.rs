@@ -13,7 +13,7 @@ use spillway_wire::ring::{Geometry, Hello, Reason, VERSION};
 
 use crate::connection::{Ended, Shared, exchange};
 use crate::region::Region;
-use crate::server::{STACK_BYTES, Seat, Server, reason};
+use crate::server::{OpenConnection, STACK_BYTES, Seat, Server, reason};
 
 /// Number of the first window. Accepted connections have smaller numbers.
 const FIRST: u64 = 1 << 63;
@@ -86,7 +86,8 @@ impl Server {
         let (ours, theirs) =
             socketpair(kind.0, kind.1, kind.2, None).map_err(|errno| failed(errno.into()))?;
         let ours = Arc::new(ours);
-        self.open.sockets().insert(number, ours.clone());
+        let connection = OpenConnection { socket: ours.clone(), uid: None };
+        self.open.sockets().insert(number, connection);
         let (instance, state) = (shared.instance, Arc::<AttachedState>::default());
         let own = state.clone();
         let serve = move || {

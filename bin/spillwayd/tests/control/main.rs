@@ -7,3 +7,4 @@ mod log;
 mod metrics;
 mod renew;
 mod rights;
+mod ring;
