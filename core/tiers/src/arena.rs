@@ -205,6 +205,7 @@ impl Arena {
 
     /// Takes a frame and fills it: `value`, then zeros. So every byte of the frame is written before
     /// it can be read, and nothing of its last owner is left. `None` if memory is exhausted.
+    #[inline]
     pub fn store(&self, lane: usize, value: &[u8]) -> Option<u32> {
         let frame = self.take(lane)?;
         self.fill(frame, value);

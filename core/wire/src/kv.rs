@@ -127,6 +127,7 @@ pub fn set_key(command: &mut Command, key: Key) {
 /// # Errors
 /// [`Status::KEY_SIZE`] if its length is not [`KEY_BYTES`], [`Status::INVALID_FIELD`] if bytes beyond
 /// it are set.
+#[inline]
 pub fn key(command: &Command) -> Result<Key, Status> {
     let dwords = KeyValueDwords::of(command);
     if dwords.key_length != KEY_BYTES {
@@ -181,16 +182,19 @@ fn command(opcode: u8, id: u16, pool: u32, key: Option<Key>, bytes: u32) -> Comm
 }
 
 /// A Store of a value of `bytes` bytes.
+#[inline]
 pub fn store(id: u16, pool: u32, key: Key, bytes: u32) -> Command {
     command(io::STORE, id, pool, Some(key), bytes)
 }
 
 /// A get into a buffer of `bytes` bytes: [`io::RETRIEVE`] or [`io::TAKE`].
+#[inline]
 pub fn retrieve(opcode: u8, id: u16, pool: u32, key: Key, bytes: u32) -> Command {
     command(opcode, id, pool, Some(key), bytes)
 }
 
 /// A command on a key without data: [`io::DELETE`] or [`io::EXIST`].
+#[inline]
 pub fn with_key(opcode: u8, id: u16, pool: u32, key: Key) -> Command {
     command(opcode, id, pool, Some(key), 0)
 }
