@@ -211,8 +211,8 @@ fn a_host_that_receives_nothing_costs_itself_only() {
 
 #[test]
 fn a_host_that_stops_sending_is_cut_off_and_a_slow_one_is_not() {
-    const TIMEOUT: Duration = Duration::from_millis(400);
-    const VALUE_BYTES: u32 = 512 << 10;
+    const TIMEOUT: Duration = Duration::from_millis(1200);
+    const VALUE_BYTES: u32 = 192 << 10;
     let data_timeout_ms = TIMEOUT.as_millis() as u64;
     let world = World::with(Config { data_timeout_ms, ..Config::default() });
     let server = started(&world);
