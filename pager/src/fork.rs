@@ -103,6 +103,15 @@ impl Pager {
     /// # Errors
     /// The child can't be paged. It must end then: its far pages are out of reach.
     pub fn after_fork_in_child(&'static self, pid: u32) -> Result<(), Error> {
+        self.begin_child(pid).inspect_err(|_| {
+            // The supervisor removes what the child holds on the blade.
+            if self.store.blade().is_none() {
+                self.tree.take_back(self.slot, pid, |_| ());
+            }
+        })
+    }
+
+    fn begin_child(&'static self, pid: u32) -> Result<(), Error> {
         let parent_pager = self.slot.pager_pid.load(Ordering::Acquire);
         // SAFETY: the child has one thread, this one, and no task works on the pager yet.
         unsafe { (*std::ptr::from_ref(self).cast_mut()).become_child(pid)? };
@@ -135,6 +144,12 @@ impl Pager {
     pub fn refuse_fork(&self, errno: Errno) {
         let number = process::own_number();
         self.tree.notify(Notice::ForkRefused, number, errno.raw_os_error() as u64);
+    }
+
+    /// Reports that a fork failed with `errno`, for the child's pager has no room.
+    pub fn say_no_room_for_child(&self, errno: Errno) {
+        let number = process::own_number();
+        self.tree.notify(Notice::NoRoomForChild, number, errno.raw_os_error() as u64);
     }
 
     fn advise_fork(&self, advice: Advice) {

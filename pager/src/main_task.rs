@@ -30,6 +30,8 @@ impl Pager {
         let own = if in_program { own_thread_number() } else { own_number() };
         self.slot.pager_pid.store(own, Ordering::Release);
         let Ok(program) = self.begin_tasks() else {
+            // So that the supervisor takes it for no pager that was killed.
+            self.slot.pager_pid.store(0, Ordering::Release);
             self.tell_ready(FAILED);
             if in_program { sys::exit_thread() } else { sys::exit_process(1) }
         };

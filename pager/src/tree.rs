@@ -376,6 +376,8 @@ pub enum Notice {
     NoPager = 15,
     /// The program uses function `value` of [`crate::unserved::FUNCTIONS`], so threads answer its faults.
     ByThreads = 16,
+    /// A fork failed with errno `value`: there was no room for the child's pager.
+    NoRoomForChild = 17,
 }
 
 /// The shared page.

@@ -27,6 +27,18 @@ static NEXT_NATIVE: AtomicUsize = AtomicUsize::new(0);
 /// # Errors
 /// `NOMEM` if no free range is found or the process has too many mappings.
 pub fn map_native(bytes: usize) -> Result<usize, Errno> {
+    map_apart(bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)
+}
+
+/// As [`map_native`], but of memory that a forked child shares.
+///
+/// # Errors
+/// As [`map_native`].
+pub fn map_native_shared(bytes: usize) -> Result<usize, Errno> {
+    map_apart(bytes, MapFlags::SHARED)
+}
+
+fn map_apart(bytes: usize, kind: MapFlags) -> Result<usize, Errno> {
     let room = bytes.next_multiple_of(PAGE_SIZE);
     if NEXT_NATIVE.load(Ordering::Relaxed) == 0 {
         let mut random = [0; 8];
@@ -37,7 +49,7 @@ pub fn map_native(bytes: usize) -> Result<usize, Errno> {
     }
     for _ in 0..NATIVE_TRIES {
         let place = NEXT_NATIVE.fetch_add(room, Ordering::Relaxed);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let flags = kind | MapFlags::FIXED_NOREPLACE;
         // SAFETY: FIXED_NOREPLACE maps only where nothing is mapped.
         let made = unsafe {
             mmap_anonymous(place as *mut _, bytes, ProtFlags::READ | ProtFlags::WRITE, flags)

@@ -57,6 +57,13 @@ fn text(kind: u32, value: u64) -> String {
         "it called mlockall: nothing is locked, its memory stays pageable; mlock single ranges instead".to_owned()
     } else if is(Notice::ForkRefused) {
         format!("its child could not be paged ({}) and was stopped before it ran", errno())
+    } else if is(Notice::NoRoomForChild) {
+        let limit = if value == Errno::NOMEM.raw_os_error() as u64 {
+            "ulimit -v"
+        } else {
+            "ulimit -u, or pids.max of the control group"
+        };
+        format!("fork failed ({}): there is no room for the child's pager; raise {limit}", errno())
     } else if is(Notice::Broken) {
         let (source, line) = place_of(value);
         format!(

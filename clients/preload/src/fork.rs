@@ -5,9 +5,11 @@
 //! hook before the fork opens a *window*: until the thread's next clone, its system calls raise SIGSYS
 //! ([`dispatch`]). The SIGSYS handler makes other system calls itself. At the clone it closes the window,
 //! switches to a native stack, quiesces the pager, creates the child, and starts the child's own pager
-//! before it returns to the C library. From the opening of the window until the C library sets its own
-//! mask, all signals except SIGSYS and SIGBUS are blocked, except while the thread waits for a lock.
+//! before it returns to the C library. The parent waits for that. From the opening of the window until the
+//! C library sets its own mask, all signals except SIGSYS and SIGBUS are blocked, except while the thread
+//! waits for a lock.
 
+use crate::birth::Birth;
 use crate::pager::pager;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use rustix::io::Errno;
@@ -15,17 +17,18 @@ use rustix::process::Signal;
 use spillway_pager::{NEEDED_MAX, Pager};
 use spillway_platform::dispatch::{self, Disposition, SYS_USER_DISPATCH};
 use spillway_platform::memory::map_native;
-use spillway_platform::sys::syscall6;
+use spillway_platform::sys::{exit_process, syscall6};
 use spillway_platform::task::{SignalsBlocked, call_on, set_signal_mask};
 use spillway_platform::{PAGE_SIZE, process};
 use spillway_tiers::sync::{Guard, Lock};
 use std::cell::Cell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// More words than `struct clone_args` has (linux/sched.h).
 const CLONE_WORDS: usize = 16;
 /// Indexes of its words.
+const PIDFD: usize = 1;
 const CHILD_TID: usize = 2;
 const PARENT_TID: usize = 3;
 const STACK: usize = 5;
@@ -60,6 +63,8 @@ static NATIVE_STACK: Lock<usize> = Lock::new(0);
 /// Addresses of this library's code, whose system calls raise no signal.
 static CODE_START: AtomicUsize = AtomicUsize::new(0);
 static CODE_END: AtomicUsize = AtomicUsize::new(0);
+/// Whether a fork without room for the child's pager was reported: a shell tries many times.
+static NO_ROOM_SAID: AtomicBool = AtomicBool::new(false);
 /// glibc's `_Fork`, if it has one.
 static FORK_ALONE: AtomicUsize = AtomicUsize::new(0);
 
@@ -341,7 +346,7 @@ impl Fork {
         let [first, second, third] = match self.number as libc::c_long {
             libc::SYS_clone => [self.args[2], self.args[3], 0],
             libc::SYS_clone3 => {
-                [self.extended[1], self.extended[CHILD_TID], self.extended[PARENT_TID]]
+                [self.extended[PIDFD], self.extended[CHILD_TID], self.extended[PARENT_TID]]
             }
             _ => [0; 3],
         };
@@ -352,7 +357,8 @@ impl Fork {
             .map(|address| if managed(address) { address } else { 0 })
     }
 
-    /// Creates the child. When this returns in the child, the child's pager runs.
+    /// Creates the child. When this returns, in either process, the child's pager runs. If the kernel refuses the
+    /// pager's tasks, there is no child, and this returns the kernel's error.
     pub fn make(mut self) -> Result<usize, Errno> {
         let Some(pager) = pager() else {
             // SAFETY: the program's own system call.
@@ -371,7 +377,8 @@ impl Fork {
         // Holding them gives the child consistent copies.
         let windows = WINDOWS.lock();
         let files = crate::guest_ram::hold_files();
-        let work = Work { fork: self, pager, needed };
+        let birth = Birth::new();
+        let work = Work { fork: self, pager, needed, birth };
         // SAFETY: the native stack belongs to this thread while it holds `turn`. Its last bytes hold the `Work`, above
         // the part that the callee uses.
         let answer = unsafe {
@@ -386,8 +393,42 @@ impl Fork {
             drop(windows);
         }
         drop(turn);
+        let answer = birth.and_then(|birth| {
+            let answer = answer.and_then(|child| self.hear_of(birth, child));
+            birth.end();
+            answer
+        });
         set_signal_mask(mask);
         answer
+    }
+
+    /// After the fork, in both processes: the parent waits until the child has its pager, and reports once if it
+    /// gets none.
+    fn hear_of(&self, birth: Birth, child: usize) -> Result<usize, Errno> {
+        if child == 0 {
+            return Ok(0);
+        }
+        birth.wait(child).map(|()| child).inspect_err(|&errno| {
+            self.close_pidfd();
+            if let Some(pager) = pager()
+                && !NO_ROOM_SAID.swap(true, Ordering::Relaxed)
+            {
+                pager.say_no_room_for_child(errno);
+            }
+        })
+    }
+
+    /// Closes the descriptor that the kernel has opened for a child that the program never hears of.
+    fn close_pidfd(&self) {
+        let (flags, place) = match self.number as libc::c_long {
+            libc::SYS_clone => (self.args[0], self.args[2]),
+            libc::SYS_clone3 => (self.extended[0], self.extended[PIDFD]),
+            _ => return,
+        };
+        if flags & libc::CLONE_PIDFD as usize != 0 {
+            // SAFETY: the kernel has written the descriptor to this place, and the program does not know it.
+            unsafe { rustix::io::close(*(place as *const c_int)) };
+        }
     }
 }
 
@@ -404,6 +445,7 @@ struct Work {
     fork: Fork,
     pager: &'static Pager,
     needed: [usize; NEEDED_MAX],
+    birth: Result<Birth, Errno>,
 }
 
 extern "C" fn make_on_native_stack(work: usize) {
@@ -412,9 +454,9 @@ extern "C" fn make_on_native_stack(work: usize) {
     let _blocked = SignalsBlocked::new();
     // In in-thread mode, SIGBUS brings the needed pages in.
     let faults = set_signal_mask(!BUS_BIT);
-    let ready = work.pager.before_fork(&work.needed);
+    let ready = work.birth.and_then(|birth| work.pager.before_fork(&work.needed).map(|()| birth));
     set_signal_mask(faults);
-    work.fork.answer = ready.and_then(|()| {
+    work.fork.answer = ready.and_then(|birth| {
         let mut args = work.fork.args;
         if work.fork.number as libc::c_long == libc::SYS_clone3 {
             args[0] = work.fork.extended.as_ptr() as usize;
@@ -422,7 +464,7 @@ extern "C" fn make_on_native_stack(work: usize) {
         // SAFETY: the program's own system call; clone3's structure is alive and has the stated length.
         let answer = unsafe { syscall6(work.fork.number, args) };
         if answer == Ok(0) {
-            begin_child(work.pager);
+            begin_child(work.pager, birth);
         } else {
             work.pager.after_fork_in_parent();
         }
@@ -431,11 +473,15 @@ extern "C" fn make_on_native_stack(work: usize) {
 }
 
 /// Starts the child's own pager, before any other code runs in the child.
-fn begin_child(pager: &'static Pager) {
-    if let Err(error) = pager.after_fork_in_child(process::own_number()) {
-        pager.refuse_fork(error.errno());
+fn begin_child(pager: &'static Pager, birth: Birth) {
+    match pager.after_fork_in_child(process::own_number()) {
+        Ok(()) => birth.succeed(),
         // The child can't reach its far pages. It must end, or it would read zeros.
-        process::die_by(Signal::BUS);
+        Err(error) if birth.fail(error) => exit_process(1),
+        Err(error) => {
+            pager.refuse_fork(error.errno());
+            process::die_by(Signal::BUS);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! mode interposes signal functions, reads and writes. The rest of the program is unchanged.
 
 mod address_space;
+mod birth;
 mod calls;
 mod fork;
 mod guest_ram;
