@@ -94,6 +94,11 @@ static void interrupted(void) {
         printf("%s: %s, errno %d\n", #call, block ? "a block" : "null", block ? 0 : reason);                            \
     } while (0)
 
+static void *reserved(size_t bytes, int protection, int flags) {
+    void *made = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+    return made == MAP_FAILED ? NULL : made;
+}
+
 static void allocator(void) {
     volatile size_t large = (size_t)1 << 62, largest = SIZE_MAX;
     SHOW(malloc(large));
@@ -104,6 +109,17 @@ static void allocator(void) {
     SHOW(pvalloc(largest));
     SHOW(memalign(100, 10));
     SHOW(aligned_alloc(64, large));
+    /* More than all memory, which the kernel refuses unless vm.overcommit_memory is 1. */
+    volatile size_t beyond_all = (size_t)32 << 40;
+    SHOW(malloc(beyond_all));
+    SHOW(calloc(beyond_all, 1));
+    SHOW(realloc(malloc(10), beyond_all));
+    SHOW(memalign(4096, beyond_all));
+    printf("posix_memalign %d\n", posix_memalign(&(void *){0}, 64, beyond_all));
+    SHOW(reserved(beyond_all, PROT_READ | PROT_WRITE, 0));
+    /* What is only reserved may be as large. */
+    SHOW(reserved(beyond_all, PROT_NONE, 0));
+    SHOW(reserved(beyond_all, PROT_READ | PROT_WRITE, MAP_NORESERVE));
     SHOW(malloc(0));
     SHOW(realloc(malloc(5), 0));
     SHOW(realloc(NULL, 0));

@@ -2,9 +2,14 @@
 //! glibc's allocator can't be used: it calls brk, mmap, mremap and munmap internally, where no library can
 //! interpose.
 
+use crate::raw;
 use libc::{c_int, c_void, size_t};
 use libmimalloc_sys as mi;
 use spillway_platform::PAGE_SIZE;
+
+/// From this size on the kernel is asked whether it would map a block. mimalloc maps by MAP_NORESERVE, which the
+/// kernel does not refuse whatever the size.
+const ASKED_BYTES_MIN: usize = 64 << 20;
 
 macro_rules! allocator {
     ($(#[$doc:meta] $name:ident($($argument:ident: $kind:ty),*) $(-> $answer:ty)? = $work:expr;)*) => {$(
@@ -22,15 +27,16 @@ macro_rules! allocator {
 
 allocator! {
     /// `malloc(3)`.
-    malloc(bytes: size_t) -> *mut c_void = told(mi::mi_malloc(bytes));
+    malloc(bytes: size_t) -> *mut c_void = given(bytes, || mi::mi_malloc(bytes));
     /// `calloc(3)`.
-    calloc(count: size_t, bytes: size_t) -> *mut c_void = told(mi::mi_calloc(count, bytes));
+    calloc(count: size_t, bytes: size_t) -> *mut c_void =
+        given(count.saturating_mul(bytes), || mi::mi_calloc(count, bytes));
     /// `realloc(3)`. Like the C library's, it frees a block whose new size is 0.
     realloc(block: *mut c_void, bytes: size_t) -> *mut c_void = if bytes == 0 && !block.is_null() {
         mi::mi_free(block);
         std::ptr::null_mut()
     } else {
-        told(mi::mi_realloc(block, bytes))
+        given(bytes.saturating_sub(mi::mi_usable_size(block)), || mi::mi_realloc(block, bytes))
     };
     /// `free(3)`.
     free(block: *mut c_void) = mi::mi_free(block);
@@ -44,10 +50,10 @@ allocator! {
     malloc_usable_size(block: *const c_void) -> size_t = mi::mi_usable_size(block);
     /// `posix_memalign(3)`.
     posix_memalign(block: *mut *mut c_void, align: size_t, bytes: size_t) -> c_int =
-        mi::mi_posix_memalign(block, align, bytes);
+        if is_granted(bytes) { mi::mi_posix_memalign(block, align, bytes) } else { libc::ENOMEM };
     /// `memalign(3)`. Like the C library's, it rounds the alignment up to a power of two.
     memalign(align: size_t, bytes: size_t) -> *mut c_void = match align.checked_next_power_of_two() {
-        Some(align) => told(mi::mi_malloc_aligned(bytes, align)),
+        Some(align) => given(bytes, || mi::mi_malloc_aligned(bytes, align)),
         None => told(std::ptr::null_mut()),
     };
     /// `aligned_alloc(3)`.
@@ -75,6 +81,30 @@ allocator! {
     __libc_valloc(bytes: size_t) -> *mut c_void = valloc(bytes);
     /// `pvalloc(3)`.
     __libc_pvalloc(bytes: size_t) -> *mut c_void = pvalloc(bytes);
+}
+
+/// A block that `make` makes, unless the kernel grants no more bytes than that.
+#[inline]
+fn given(bytes: usize, make: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    told(if is_granted(bytes) { make() } else { std::ptr::null_mut() })
+}
+
+/// Whether the kernel would map so many bytes for a program that means to use them.
+#[inline]
+fn is_granted(bytes: usize) -> bool {
+    bytes < ASKED_BYTES_MIN || would_map(bytes)
+}
+
+#[cold]
+fn would_map(bytes: usize) -> bool {
+    let (access, kind) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping that nobody else knows, and its end.
+    unsafe {
+        let made = raw::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0);
+        made != libc::MAP_FAILED
+            && raw::call(libc::SYS_munmap, [made as usize, bytes, 0, 0, 0, 0]) == 0
+    }
 }
 
 /// Sets `errno` to ENOMEM if there is no block, as the C library does.
