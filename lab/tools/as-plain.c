@@ -129,6 +129,19 @@ static void allocator(void) {
     free(__libc_memalign(64, 100));
 }
 
+/* What is free goes back on demand, and what is in use is counted. */
+static void trim(void) {
+    enum { COUNT = 40000, BYTES_EACH = 1000 };
+    static void *blocks[COUNT];
+    for (size_t i = 0; i < COUNT; i++)
+        memset(blocks[i] = malloc(BYTES_EACH), 1, BYTES_EACH);
+    printf("in use %d, %d\n", mallinfo2().uordblks >= (size_t)COUNT * BYTES_EACH, mallinfo().uordblks >= COUNT * BYTES_EACH);
+    for (size_t i = 0; i < COUNT - 1; i++)
+        free(blocks[i]);
+    printf("trim %d\n", malloc_trim(0));
+    printf("the last block has %d\n", ((char *)blocks[COUNT - 1])[BYTES_EACH - 1]);
+}
+
 static volatile int caught;
 
 static void count(int number) {
@@ -155,6 +168,8 @@ int main(int argc, char **argv) {
         interrupted();
     else if (!strcmp(name, "allocator"))
         allocator();
+    else if (!strcmp(name, "trim"))
+        trim();
     else if (!strcmp(name, "group") && argc > 2)
         group(atoi(argv[2]));
     else

@@ -65,6 +65,24 @@ allocator! {
         Some(bytes) => memalign(PAGE_SIZE, bytes.max(PAGE_SIZE)),
         None => told(std::ptr::null_mut()),
     };
+    /// `malloc_trim(3)`: gives the pages of free blocks back. Whether there were any.
+    malloc_trim(_keep: size_t) -> c_int = {
+        let before = crate::mappings::dropped_calls();
+        mi::mi_collect(true);
+        c_int::from(crate::mappings::dropped_calls() > before)
+    };
+    /// `mallinfo2(3)`.
+    mallinfo2() -> libc::mallinfo2 = libc::mallinfo2 {
+        arena: held_bytes(),
+        uordblks: held_bytes(),
+        ..std::mem::zeroed()
+    };
+    /// `mallinfo(3)`, whose numbers are cut off, as the C library's.
+    mallinfo() -> libc::mallinfo = libc::mallinfo {
+        arena: held_bytes() as c_int,
+        uordblks: held_bytes() as c_int,
+        ..std::mem::zeroed()
+    };
     // The C library's names for programs with allocators of their own. A block allocated by one name may be freed by
     // the other.
     /// `malloc(3)`.
@@ -115,4 +133,12 @@ fn told(block: *mut c_void) -> *mut c_void {
         unsafe { *libc::__errno_location() = libc::ENOMEM };
     }
     block
+}
+
+/// Bytes that the allocator holds. It does not count which of them lie in free blocks.
+fn held_bytes() -> usize {
+    let (mut held, none) = (0, std::ptr::null_mut());
+    // SAFETY: one figure goes to a local, the others nowhere.
+    unsafe { mi::mi_process_info(none, none, none, none, none, &raw mut held, none, none) };
+    held
 }

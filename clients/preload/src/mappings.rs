@@ -6,6 +6,7 @@ use crate::raw;
 use libc::{c_int, c_ulong, c_void, off_t, size_t};
 use spillway_pager::{Change, Remap};
 use spillway_platform::PAGE_SIZE;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Smallest managed mapping, bytes. A smaller mapping is managed only if it replaces part of a managed one.
 const MANAGED_BYTES_MIN: usize = 64 << 10;
@@ -15,6 +16,14 @@ const MADV_DONTNEED_LOCKED: c_int = 24;
 const MADV_GUARD_INSTALL: c_int = 102;
 /// The ioctl number of UFFDIO_REGISTER.
 const UFFDIO_REGISTER: c_ulong = 0xc020_aa00;
+
+/// Calls that gave pages back to the kernel.
+static DROPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many calls have given pages back to the kernel.
+pub fn dropped_calls() -> usize {
+    DROPPED.load(Ordering::Relaxed)
+}
 
 fn rounded(bytes: usize) -> usize {
     bytes.checked_next_multiple_of(PAGE_SIZE).unwrap_or(usize::MAX / PAGE_SIZE * PAGE_SIZE)
@@ -134,6 +143,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let answer = unsafe { raw::call(libc::SYS_munmap, [start, bytes, 0, 0, 0, 0]) };
     end_change(change, answer);
     if answer == 0 {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
         forget_early(start, end);
     }
     answer as c_int
@@ -204,6 +214,9 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
     // SAFETY: passes the caller's arguments on.
     let answer =
         unsafe { raw::call(libc::SYS_madvise, [start, bytes, advice as usize, 0, 0, 0]) as c_int };
+    if answer == 0 && drops(advice) {
+        DROPPED.fetch_add(1, Ordering::Relaxed);
+    }
     if let Some(pager) = managed.filter(|_| answer == 0 && drops(advice)) {
         pager.dropped_now(start, end);
     }
