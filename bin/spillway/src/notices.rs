@@ -35,14 +35,19 @@ fn text(kind: u32, value: u64) -> String {
         let above = show_size(pages_to_bytes(i64::try_from(value).unwrap_or(i64::MAX / 4096)));
         format!("the store takes no more: {above} stay above --local; raise --store or give --disk")
     } else if is(Notice::DiskFailed) {
-        format!("the disk tier takes no more ({}): free space in --disk", errno())
+        let cure = if value == Errno::FBIG.raw_os_error() as u64 {
+            "raise ulimit -f"
+        } else {
+            "free space in --disk"
+        };
+        format!("the disk tier takes no more ({}): {cure}", errno())
     } else if is(Notice::Corrupt) {
         format!("the page at {value:#x} came back damaged and is not served: SIGBUS")
     } else if is(Notice::NoUserfaultfd) {
         format!("userfaultfd was refused ({}): it runs unpaged; see spillway doctor", errno())
     } else if is(Notice::NoPager) {
         let hint = if value == Errno::NOMEM.raw_os_error() as u64 {
-            "; it reserves address space for the store: raise ulimit -v, or give a smaller --store"
+            "; it reserves address space for the store: raise ulimit -v and ulimit -d, or give a smaller --store"
         } else {
             ""
         };

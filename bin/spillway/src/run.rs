@@ -36,7 +36,7 @@ const LEAST_LOCAL: u64 = 1 << 20;
 /// so much.
 const STAGING_PART: u64 = 4;
 const LEAST_STAGING: u64 = 8 << 20;
-/// The least store with which a run begins under a limit on address space.
+/// The least store with which a run begins under a limit on address space or data.
 const LEAST_STORE: u64 = 16 << 20;
 /// The preload library.
 const LIBRARY: &str = "libspillway_preload.so";
@@ -69,7 +69,9 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
         .env(ENV, tree.path());
     let start = Instant::now();
     let mut supervisor = Supervisor::start(command).map_err(|error| {
-        Refusal::not_executable(format!("can't run {}: {}", path.display(), plain(&error)))
+        let is_full = error.raw_os_error() == Some(rustix::io::Errno::MFILE.raw_os_error());
+        let cure = if is_full { "; raise ulimit -n" } else { "" };
+        Refusal::not_executable(format!("can't run {}: {}{cure}", path.display(), plain(&error)))
     })?;
     let mut eyes = Eyes {
         tree: &tree,
@@ -170,13 +172,13 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         let most = limits.default_store(options.local).min(fitting);
         if options.remote.blade.is_some() { most.min(staging(options.local)) } else { most }
     });
-    if let Some(limit) = limits.address_space
+    if let Some((limit, command)) = limits.mapped()
         && (fitting < LEAST_STORE || fitting < store_bytes)
     {
         let wanted = options.store.unwrap_or(LEAST_STORE);
         let least = tree::reserved_bytes(wanted).saturating_add(options.local + wanted);
         return Err(Refusal::usage(format!(
-            "ulimit -v {} is too little: the pager reserves address space for the store; set at least {}{}",
+            "{command} {} is too little: the pager reserves address space for the store; set at least {}{}",
             show_size(limit),
             show_size(least),
             if options.store.is_some() { ", or a smaller --store" } else { "" },
@@ -202,7 +204,7 @@ fn check(options: &Run, limits: &Limits) -> Result<Settings, Refusal> {
         store_bytes,
         link_delay_ns: u64::try_from(options.link_delay.as_nanos()).unwrap_or(u64::MAX),
         disk_delay_ns: u64::try_from(options.disk_delay.as_nanos()).unwrap_or(u64::MAX),
-        address_space_bytes: match limits.address_space {
+        address_space_bytes: match limits.mapped() {
             None => tree::reserved_bytes(store_bytes),
             Some(_) => 0,
         },
@@ -237,9 +239,9 @@ pub fn staging(local: u64) -> u64 {
     (local / STAGING_PART).max(LEAST_STAGING)
 }
 
-/// The largest store that fits under a limit on address space, beside the program's own memory.
+/// The largest store that fits under a limit on address space or data, beside the program's own memory.
 fn store_within(limits: &Limits, local: u64) -> u64 {
-    let Some(limit) = limits.address_space else { return u64::MAX };
+    let Some((limit, _)) = limits.mapped() else { return u64::MAX };
     let left = limit.saturating_sub(tree::reserved_bytes(0)).saturating_sub(local);
     // A byte of the store takes address space twice: in the store, and in the program for the page
     // that it holds.
@@ -345,6 +347,7 @@ pub mod tests {
         available: Some(4 << 30),
         cgroup: None,
         address_space: None,
+        data: None,
     };
 
     #[derive(Parser)]

@@ -188,10 +188,14 @@ impl Supervisor {
             observer.say(&format!("process {pid}: {PAGER_ENDED}"));
         }
         if let Some(error) = self.pagers.take_refused() {
+            let cause = match error {
+                rustix::io::Errno::MFILE => "raise ulimit -n",
+                _ => "perhaps a container's seccomp profile forbids it",
+            };
             let error = crate::program::plain(&error.into());
             observer.say(&format!(
-                "the userfaultfd of a pager can't be held (pidfd_getfd: {error}), perhaps by a container's seccomp profile: if \
-                 that pager is killed, its program reads zeros where pages are far"
+                "the userfaultfd of a pager can't be held (pidfd_getfd: {error}), {cause}: if that pager is killed, its \
+                 program reads zeros where pages are far"
             ));
         }
         self.pagers.take_unheld().into_iter().for_each(|object| observer.unheld(object));

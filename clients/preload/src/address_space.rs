@@ -1,4 +1,4 @@
-//! RLIMIT_AS, corrected for the pager's reservations.
+//! RLIMIT_AS and RLIMIT_DATA, corrected for the pager's reservations.
 //!
 //! The kernel counts the pager's address space as the program's. A limit that the program sets, or its shell
 //! by `ulimit -v`, is meant for the program alone. So these functions raise a new limit by the pager's share,
@@ -30,7 +30,8 @@ pub unsafe extern "C" fn prlimit(
     old: *mut rlimit,
 ) -> c_int {
     let own = process == 0 || process.cast_unsigned() == std::process::id();
-    let shift = if own && resource == libc::RLIMIT_AS { shift() } else { 0 };
+    let shift =
+        if own && matches!(resource, libc::RLIMIT_AS | libc::RLIMIT_DATA) { shift() } else { 0 };
     // SAFETY: the pointers are null or valid, as the program promises.
     unsafe {
         let raised = new.as_ref().map(|&new| {

@@ -22,6 +22,8 @@ pub struct Limits {
     pub cgroup: Option<u64>,
     /// Limit on address space, RLIMIT_AS.
     pub address_space: Option<u64>,
+    /// Limit on private memory that can be written, used or not, RLIMIT_DATA.
+    pub data: Option<u64>,
 }
 
 impl Limits {
@@ -33,17 +35,25 @@ impl Limits {
             available: field_kib(&meminfo, "MemAvailable:"),
             cgroup: cgroup_limit(),
             address_space: getrlimit(Resource::As).current,
+            data: getrlimit(Resource::Data).current,
         }
+    }
+
+    /// The least limit on what a program may map, used or not, and the shell's command for it.
+    pub fn mapped(&self) -> Option<(u64, &'static str)> {
+        let space = self.address_space.map(|bytes| (bytes, "ulimit -v"));
+        let data = self.data.map(|bytes| (bytes, "ulimit -d"));
+        [space, data].into_iter().flatten().min()
     }
 
     /// The largest `--local`, bytes: all memory within the limits, also memory that is in use.
     pub fn most_local(&self) -> u64 {
-        least([self.total, self.cgroup, self.address_space])
+        least([self.total, self.cgroup, self.address_space, self.data])
     }
 
     /// The default size of the store, bytes: the available memory minus `local`.
     pub fn default_store(&self, local: u64) -> u64 {
-        least([self.available, self.cgroup, self.address_space]).saturating_sub(local)
+        least([self.available, self.cgroup, self.address_space, self.data]).saturating_sub(local)
     }
 }
 
@@ -116,7 +126,7 @@ mod tests {
     #[test]
     fn the_least_limit_counts() {
         let limits =
-            Limits { total: Some(100), available: Some(80), cgroup: Some(60), address_space: None };
+            Limits { total: Some(100), available: Some(80), cgroup: Some(60), ..Limits::default() };
         assert_eq!(limits.most_local(), 60);
         assert_eq!(limits.default_store(20), 40);
         assert_eq!(limits.default_store(70), 0);

@@ -22,12 +22,15 @@ pub const FEATURES: [(u64, &str, &str); 7] = [
 
 /// Refuses a run, in one line, if a required feature is missing.
 pub fn check(in_signal: bool) -> Result<(), Refusal> {
-    let features = Uffd::kernel_features().map_err(|error| {
-        Refusal::usage(format!(
+    let features = Uffd::kernel_features().map_err(|error| match error {
+        Errno::MFILE => {
+            Refusal::usage("too many files are open to handle page faults: raise ulimit -n")
+        }
+        error => Refusal::usage(format!(
             "this user may not handle page faults ({}): give it read and write access to \
              {DEVICE}, or set the sysctl vm.unprivileged_userfaultfd=1; see spillway doctor",
             reason(error)
-        ))
+        )),
     })?;
     if features & feature::MOVE == 0 {
         return Err(Refusal::usage(

@@ -259,6 +259,7 @@ mod tests {
             available: Some(4 << 30),
             cgroup: None,
             address_space: None,
+            data: None,
         };
         let words = ["guest-memory", "--listen", "/tmp/x"].into_iter().chain(words.split(' '));
         check(&Line::parse_from(words).options, &limits)
