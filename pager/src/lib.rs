@@ -44,6 +44,7 @@ mod start;
 pub mod streams;
 pub mod table;
 pub mod tree;
+pub mod unpaged;
 pub mod unserved;
 mod watcher;
 mod ways;

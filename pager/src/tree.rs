@@ -15,7 +15,7 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 /// How many processes of a tree have a slot of their own at the same time.
 pub const SLOTS: usize = HOLDERS_MAX;
 /// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a
@@ -253,6 +253,8 @@ pub struct Counters {
     pub blade_down: AtomicU32,
     /// Set once it was reported that threads answer a program's faults.
     pub told_by_threads: AtomicU32,
+    /// Kinds of programs that can't be paged and were reported, a bit for each `value` of [`Notice::Unpaged`].
+    pub told_unpaged: AtomicU32,
     /// Pages in the store, far from the program (gauge).
     pub far_pages: AtomicI64,
     /// Managed pages that are resident (gauge).
@@ -378,6 +380,9 @@ pub enum Notice {
     ByThreads = 16,
     /// A fork failed with errno `value`: there was no room for the child's pager.
     NoRoomForChild = 17,
+    /// A program that can't be paged was started again without the library: `value` is a place in
+    /// [`crate::unpaged::SANITIZERS`], or its length for valgrind.
+    Unpaged = 18,
 }
 
 /// The shared page.

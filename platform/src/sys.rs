@@ -39,6 +39,8 @@ pub mod number {
     pub const FCNTL: usize = 72;
     /// `mincore(2)`
     pub const MINCORE: usize = 27;
+    /// `execve(2)`
+    pub const EXECVE: usize = 59;
     /// `exit(2)`: ends a thread.
     pub const EXIT: usize = 60;
     /// `exit_group(2)`: ends a process.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 use spillway_pager::place_of;
 use spillway_pager::tree::{Notice, Tree};
+use spillway_pager::unpaged::SANITIZERS;
 use spillway_pager::unserved::FUNCTIONS;
 
 use crate::units::{pages_to_bytes, show_size};
@@ -69,6 +70,10 @@ fn text(kind: u32, value: u64) -> String {
             "ulimit -u, or pids.max of the control group"
         };
         format!("fork failed ({}): there is no room for the child's pager; raise {limit}", errno())
+    } else if is(Notice::Unpaged) {
+        let sanitizer = usize::try_from(value).ok().and_then(|kind| SANITIZERS.get(kind));
+        let is = sanitizer.map_or("valgrind".to_owned(), |(_, name)| format!("built with {name}"));
+        format!("it is {is}, which can't be paged: it runs unpaged, and others like it do too")
     } else if is(Notice::Broken) {
         let (source, line) = place_of(value);
         format!(

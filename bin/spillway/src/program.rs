@@ -13,6 +13,7 @@ use object::read::{ReadCache, ReadRef};
 use object::{Endianness, elf};
 use rustix::fs::{Access, getxattr};
 use rustix::process::{getegid, geteuid};
+use spillway_pager::unpaged::{SANITIZERS, VALGRIND, sanitizer_started_by};
 
 use crate::refusal::Refusal;
 
@@ -22,15 +23,6 @@ const KERNELS_WAY: &str = "use a cgroup memory limit with swap instead";
 const SCRIPT_DEPTH: usize = 5;
 /// The kernel reads this much of a script to find its interpreter.
 const SHEBANG_BYTES: u64 = 256;
-
-/// Functions by which programs start a sanitizer, and its name.
-const SANITIZERS: [(&str, &str); 5] = [
-    ("__asan_init", "AddressSanitizer"),
-    ("__hwasan_init", "HWAddressSanitizer"),
-    ("__tsan_init", "ThreadSanitizer"),
-    ("__msan_init", "MemorySanitizer"),
-    ("__lsan_init", "LeakSanitizer"),
-];
 
 /// Finds `name` as execvp(3) does and checks that it can be paged.
 ///
@@ -83,7 +75,7 @@ fn check(path: &Path, depth: usize) -> Result<(), Refusal> {
              libraries: start it as its own user, or {KERNELS_WAY}"
         )));
     }
-    if path.file_name().is_some_and(|name| name == "valgrind" || name == "valgrind.bin") {
+    if path.file_name().is_some_and(|name| VALGRIND.iter().any(|known| name == *known)) {
         return Err(refused(path, "runs programs by an allocator and address space of its own"));
     }
     let mut file = match File::open(path) {
@@ -220,13 +212,12 @@ fn sanitizer<'data, R: ReadRef<'data>>(
     data: R,
 ) -> Result<Option<&'static str>, object::Error> {
     let sections = header.sections(endian, data)?;
-    let known = |name| SANITIZERS.iter().find(|(start, _)| start.as_bytes() == name);
     // A sanitizer that is linked in exports nothing. Its debug symbols reveal it, if they are present.
     for table in [elf::SHT_DYNSYM, elf::SHT_SYMTAB] {
         let symbols = sections.symbols(endian, data, table)?;
         let names = symbols.iter().filter_map(|symbol| symbol.name(endian, symbols.strings()).ok());
-        if let Some((_, name)) = names.into_iter().find_map(known) {
-            return Ok(Some(name));
+        if let Some(kind) = names.into_iter().find_map(sanitizer_started_by) {
+            return Ok(Some(SANITIZERS[kind].1));
         }
     }
     Ok(None)

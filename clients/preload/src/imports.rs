@@ -35,6 +35,28 @@ pub fn find(find: Find) -> Option<usize> {
     state.1
 }
 
+/// As [`find`], of those that the program itself takes.
+pub fn find_in_program(find: Find) -> Option<usize> {
+    let mut state: (Find, Option<usize>) = (find, None);
+    // SAFETY: as above.
+    unsafe { libc::dl_iterate_phdr(Some(look_at_first), (&raw mut state).cast()) };
+    state.1
+}
+
+/// The loader begins with the program.
+unsafe extern "C" fn look_at_first(
+    info: *mut dl_phdr_info,
+    _: size_t,
+    state: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader passes a valid object; `find_in_program` passes its state.
+    unsafe {
+        let state = &mut *state.cast::<(Find, Option<usize>)>();
+        state.1 = find_in(&*info, state.0);
+    }
+    1
+}
+
 unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, state: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid object; `find` passes its state.
     unsafe {

@@ -21,6 +21,7 @@ mod pager;
 mod raw;
 mod run;
 mod signals;
+mod unpaged;
 
 #[global_allocator]
 static NATIVE: native::NativeHeap = native::NativeHeap::new();

@@ -1,6 +1,7 @@
 //! Joins the run: finds the tree page, starts the pager, and makes it available to the interposed functions.
 
 use crate::pager::{end_early, pager, set_pager};
+use crate::unpaged;
 use rustix::io::Errno;
 use spillway_pager::tree::{BladeAddress, ENV, Faults, MAGIC, Notice, TREE_BYTES, Tree, VERSION};
 use spillway_pager::{Error, Pager, Ways, unserved};
@@ -15,13 +16,24 @@ pub type Constructor = extern "C" fn(c_int, *const *const c_char, *const *const 
 
 /// The constructor. It runs before that of any other library, and before libc has set `environ`, so it uses the
 /// environment that glibc passes to constructors.
-pub extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+pub extern "C" fn begin(
+    _: c_int,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) {
     let Some(tree) = open_tree(environment) else {
         end_with_supervisor(environment);
         end_early();
         return;
     };
     let pid = spillway_platform::process::own_number();
+    if let Some(kind) = unpaged::find() {
+        if tree.counters.told_unpaged.fetch_or(1 << kind, Ordering::Relaxed) & 1 << kind == 0 {
+            tree.notify(Notice::Unpaged, pid, kind as u64);
+        }
+        // SAFETY: glibc hands both to constructors.
+        unsafe { unpaged::start_again(arguments, environment) };
+    }
     spillway_pager::keep_device();
     crate::calls::prepare();
     let faults = faults(tree, pid);
