@@ -28,9 +28,10 @@ pub fn document() -> String {
          The usual file is `/etc/spillway/spillwayd.toml`. Without `--config`, every setting has its default.\n\
          `--set SECTION.NAME=VALUE` overrides a setting. `spillway reload` (or SIGHUP) has the daemon read\n\
          the file again: settings marked *yes* under *reload* change at once; for others the daemon logs\n\
-         that they need a restart. A file with an error changes nothing. The reload also reads again all files with keys, certificates,\n\
-         secrets, passwords and tokens, under the names that they had at the start ([daemon.md](daemon.md)).\n\
-         A size is a number of bytes, or a text with K, M, G or T (powers of 1024).\n\n\
+         that they need a restart. A file with an error changes nothing. The reload also reads again all\n\
+         files with keys, certificates, secrets, passwords and tokens, under the names that they had at the\n\
+         start ([daemon.md](daemon.md)). A size is a number of bytes, or a text with K, M, G or T (powers of\n\
+         1024).\n\n\
          A test compares this page with its source, the tables in bin/spillwayd/src/config (table*.rs).\n",
     );
     section(&mut out, "[store]", &STORE);
