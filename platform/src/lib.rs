@@ -8,10 +8,12 @@ compile_error!("Spillway's pager is written for Linux on x86-64");
 
 pub mod dispatch;
 pub mod lease;
+pub mod lock;
 pub mod memory;
 pub mod page_file;
 pub mod pagemap;
 pub mod process;
+pub mod schedule;
 pub mod swap;
 pub mod sys;
 pub mod task;

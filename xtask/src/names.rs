@@ -11,7 +11,7 @@ use cargo_metadata::MetadataCommand;
 const WORDS: [(&str, Option<&str>); 6] = [
     ("Client", Some("control/api/src/types.rs")),
     ("Held", None),
-    ("Lock", Some("core/tiers/src/lock.rs")),
+    ("Lock", Some("platform/src/lock.rs")),
     ("Place", None),
     ("Position", None),
     ("State", None),

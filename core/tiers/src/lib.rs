@@ -12,11 +12,9 @@ mod budget;
 mod cells;
 mod file;
 mod large;
-mod lock;
 pub mod lz4;
 mod meta;
 mod region;
-mod schedule;
 pub mod sync;
 mod uniform;
 

@@ -3,11 +3,11 @@
 //! The feature `shuttle` makes every operation a point where the schedule may change. The layout
 //! stays that of the plain integers, because some of them lie in zeroed mapped memory.
 
-pub use crate::lock::{Guard, Lock};
-#[cfg(feature = "shuttle")]
-pub use crate::schedule::exploring::explore;
-use crate::schedule::preempt;
 pub use core::sync::atomic::Ordering;
+pub use spillway_platform::lock::{Guard, Lock};
+#[cfg(feature = "shuttle")]
+pub use spillway_platform::schedule::exploring::explore;
+use spillway_platform::schedule::preempt;
 
 macro_rules! atomic {
     ($name:ident, $core:ident, $int:ty) => {

@@ -7,8 +7,8 @@
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, Lane, NONE, RESERVED};
 use crate::budget::Use;
 use crate::region::Zeroed;
-use crate::schedule::give_way;
 use crate::sync::{Lock, Ordering};
+use spillway_platform::schedule::give_way;
 use spillway_types::PAGE_BYTES;
 
 /// Most reserves at the same time.

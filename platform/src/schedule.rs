@@ -2,7 +2,7 @@
 
 /// A point where another thread may run.
 #[inline(always)]
-pub(crate) fn preempt() {
+pub fn preempt() {
     #[cfg(feature = "shuttle")]
     if exploring::on() {
         // Not `yield_now`, which asks for a switch: this only allows one.
@@ -12,7 +12,7 @@ pub(crate) fn preempt() {
 }
 
 /// Lets other threads run, for a while.
-pub(crate) fn give_way() {
+pub fn give_way() {
     #[cfg(feature = "shuttle")]
     if exploring::on() {
         return shuttle::thread::yield_now();
@@ -20,13 +20,14 @@ pub(crate) fn give_way() {
     rustix::thread::sched_yield();
 }
 
+/// Whether shuttle's scheduler runs the threads.
 #[cfg(feature = "shuttle")]
-pub(crate) mod exploring {
+pub mod exploring {
     use core::sync::atomic::{AtomicBool, Ordering};
 
     static EXPLORING: AtomicBool = AtomicBool::new(false);
 
-    /// Tells the atomics whether they run under shuttle's scheduler. A test sets it around the
+    /// Tells atomics and locks whether they run under shuttle's scheduler. A test sets it around the
     /// body that shuttle runs.
     pub fn explore(on: bool) {
         EXPLORING.store(on, Ordering::SeqCst);

@@ -1,8 +1,8 @@
 //! A mutex on a futex that needs nothing of the thread it runs on.
 //!
-//! The store also runs on bare tasks without thread-local storage, where the standard library's
-//! mutex must not be used: it asks for the panic count, which is thread-local. The algorithm is the
-//! third of U. Drepper, "Futexes are tricky" (2011): free, held, held with sleepers.
+//! Pager, store and clients also run on bare tasks without thread-local storage, where the standard
+//! library's mutex must not be used: it asks for the panic count, which is thread-local. The
+//! algorithm is the third of U. Drepper, "Futexes are tricky" (2011): free, held, held with sleepers.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
