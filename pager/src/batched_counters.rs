@@ -6,7 +6,7 @@
 //! touches no shared cache line.
 
 use crate::tree::{BUCKETS, Tree, bucket_of_ns};
-use spillway_tiers::sync::Lock;
+use spillway_platform::lock::Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Stale handles that one task can queue; a power of two.

@@ -9,7 +9,7 @@
 
 use crate::batched_counters::{BatchedCounters, Count};
 use crate::tree::Eviction;
-use spillway_tiers::sync::Lock;
+use spillway_platform::lock::Lock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Interval of the choice's steps, ns.

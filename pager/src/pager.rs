@@ -19,9 +19,9 @@ use crate::tree::{Counters, Eviction, Faults, Replacement, Settings, Slot, Tree,
 use crate::ways::Ways;
 use rustix::io::Errno;
 use rustix::thread::futex;
+use spillway_platform::lock::Lock;
 use spillway_platform::uffd::Uffd;
 use spillway_store::{ClientConfig, Config, DiskConfig, Scratch, Store};
-use spillway_tiers::sync::Lock;
 use spillway_types::{Key, Lifetime, PoolId, PoolSpec, Sharing};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};

@@ -9,7 +9,7 @@
 //! runs.
 
 use rustix::thread::futex;
-use spillway_tiers::sync::Lock;
+use spillway_platform::lock::Lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::places::HANDLERS_MAX;

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use rustix::thread::futex;
-use spillway_tiers::sync::Lock;
+use spillway_platform::lock::Lock;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// The requests to the registrar.

@@ -7,8 +7,8 @@
 use crate::table::WINDOW_PAGES;
 use rustix::io::Errno;
 use spillway_platform::PAGE_SIZE;
+use spillway_platform::lock::Lock;
 use spillway_platform::memory::map_native;
-use spillway_tiers::sync::Lock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Staging windows. They are address space; a window takes memory only while pages lie in it.
@@ -46,7 +46,7 @@ pub struct Staging {
 }
 
 /// The turn: the exclusive right to choose victims and take staging windows.
-pub struct Turn<'a>(spillway_tiers::sync::Guard<'a, Order>);
+pub struct Turn<'a>(spillway_platform::lock::Guard<'a, Order>);
 
 impl Staging {
     /// An empty staging area.

@@ -4,7 +4,7 @@
 //! a walk doubles the prefetch distance, up to [`MOST_AHEAD`] pages; a fault near the last page of
 //! a walk gives it a new stride; any other replaces the oldest walk.
 
-use spillway_tiers::sync::Lock;
+use spillway_platform::lock::Lock;
 
 /// Most pages brought in by one fault, the faulting page included.
 pub const MOST_AHEAD: usize = 32;

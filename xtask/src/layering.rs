@@ -13,7 +13,7 @@ type Folder = &'static str;
 /// Each place, and the places on which it may depend. The longest matching name applies.
 const RULES: &[(Folder, &[Folder])] = &[
     ("bin", &["clients", "frontends", "pager", "control", "observe", "core", "platform"]),
-    // The tiers provide a lock that works on tasks without a C library.
+    // Of the tiers, it uses the trait of a transport to a blade.
     ("clients/preload", &["clients/blade", "pager", "core/tiers", "platform"]),
     ("clients/blade", &["clients/rust", "core", "platform"]),
     ("clients/c", &["clients/guest", "clients/rust"]),
@@ -23,7 +23,7 @@ const RULES: &[(Folder, &[Folder])] = &[
     ("clients/lender", &["clients/rust", "core", "platform"]),
     ("clients/python", &["clients/cache", "clients/rust"]),
     ("clients/valkey", &["clients/rust", "core/types"]),
-    ("clients", &["frontends", "core", "platform/tls"]),
+    ("clients", &["frontends", "core", "platform"]),
     // It serves devices of any kind, and does not depend on the store.
     ("frontends/nbd", &["core/block", "core/types", "core/wire", "platform"]),
     ("frontends", &["core", "platform"]),
@@ -156,6 +156,8 @@ mod tests {
             ("clients/preload", "pager"),
             ("clients/preload", "platform"),
             ("clients/preload", "core/tiers"),
+            ("clients/rust", "platform"),
+            ("clients/blade", "platform"),
             ("pager", "core/store"),
             ("pager", "platform"),
             ("core/store", "core/tiers"),

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use spillway_platform::lock::Lock;
 use spillway_platform::page_file::{PageFile, TransferError, read_exact_at, write_all_at};
 use spillway_tiers::blade::{Carried, Carrier, INDEXES_MAX, Parcel, SEALED_BYTES_MAX, Wanted};
-use spillway_tiers::sync::Lock;
 use spillway_types::{Key, PAGE_BYTES};
 
 const TAIL_BYTES: usize = SEALED_BYTES_MAX - PAGE_BYTES;

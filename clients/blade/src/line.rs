@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::thread::{Timespec, nanosleep};
 use rustix::time::{ClockId, clock_gettime};
+use spillway_platform::lock::Lock;
 use spillway_tiers::blade::{Carried, Carrier, Parcel, Wanted};
-use spillway_tiers::sync::Lock;
 use spillway_types::Key;
 
 /// Time between two attempts to reconnect while a caller waits.

@@ -7,7 +7,7 @@
 
 use crate::pager::pager;
 use libc::{c_int, c_void, cmsghdr, msghdr, off_t, size_t};
-use spillway_tiers::sync::{Guard, Lock};
+use spillway_platform::lock::{Guard, Lock};
 
 /// The kernel's name for the memfd of QEMU's `-object memory-backend-memfd`.
 const NAME: &[u8] = b"/memfd:memory-backend-memfd";

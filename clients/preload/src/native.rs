@@ -2,8 +2,8 @@
 
 use dlmalloc::{Allocator, Dlmalloc};
 use spillway_platform::PAGE_SIZE;
+use spillway_platform::lock::Lock;
 use spillway_platform::memory::map_native;
-use spillway_tiers::sync::Lock;
 use std::alloc::{GlobalAlloc, Layout};
 
 /// Native mappings as the source of dlmalloc's memory.

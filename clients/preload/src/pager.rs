@@ -1,7 +1,7 @@
 //! The pager of this process, and the mappings made before the pager exists.
 
 use spillway_pager::Pager;
-use spillway_tiers::sync::Lock;
+use spillway_platform::lock::Lock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Most mappings made before the constructor runs that become managed.

@@ -5,8 +5,8 @@ use crate::pager::pager;
 use crate::raw::next;
 use libc::{c_int, c_void, sigaction as action, siginfo_t, sigset_t};
 use spillway_platform::dispatch::{self, Disposition};
+use spillway_platform::lock::Lock;
 use spillway_platform::sys::syscall6;
-use spillway_tiers::sync::Lock;
 use std::sync::atomic::AtomicUsize;
 
 const MASK_BYTES: usize = 8;

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use rustix::thread::futex;
-use spillway_tiers::sync::{Guard, Lock};
+use spillway_platform::lock::{Guard, Lock};
 use spillway_types::PAGE_BYTES;
 
 use super::association::{ADMIN, Association, Delivery, Step, Ticket};
