@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use spillway_block::{Device, ExportInfo, Exports};
+use spillway_block::NoExports;
 use spillway_nvme_tcp::{Config, Connection, Output, Target, Waker};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits, PoolId};
@@ -45,20 +45,6 @@ impl Access for OneHost {
         let (key, bytes) = known.key_of(nqn);
         *secret = key;
         Some(bytes)
-    }
-}
-
-/// An export list without block devices.
-#[derive(Debug)]
-struct NoExports;
-
-impl Exports for NoExports {
-    fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
-        Vec::new()
-    }
-
-    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
-        None
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use spillway_blade::{Claim, carrier, claim};
-use spillway_block::{Device, ExportInfo, Exports};
+use spillway_block::NoExports;
 use spillway_nvme_tcp::{Config as TcpConfig, Server as TcpServer, Target};
 use spillway_ring::{Config as RingConfig, Server as RingServer};
 use spillway_store::{
@@ -30,18 +30,6 @@ enum Kind {
 }
 
 const KINDS: [Kind; 2] = [Kind::Ring, Kind::Tcp];
-
-struct NoExports;
-
-impl Exports for NoExports {
-    fn list(&self, _: ClientId) -> Vec<ExportInfo> {
-        Vec::new()
-    }
-
-    fn open(&self, _: ClientId, _: &str) -> Option<Arc<dyn Device>> {
-        None
-    }
-}
 
 /// A daemon that can end and start again, with its store or without.
 struct Daemon {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use spillway_block::{Device, ExportInfo, Exports};
+use spillway_block::{Device, NoExports};
 use spillway_fanout::{FanOut, Holder, SlabLocation};
 use spillway_lender::{Error, Loan, Settings};
 use spillway_nvme_tcp::{Config, Server, Target};
@@ -13,7 +13,7 @@ use spillway_store::{ClientConfig, Store};
 use spillway_test_support::access::OneClient;
 use spillway_test_support::certificates::Authority;
 use spillway_tls::Versions;
-use spillway_types::{ClientId, Identity, PoolSpec};
+use spillway_types::{Identity, PoolSpec};
 
 /// The borrower's name, in its certificate, and the lenders'.
 const BORROWER: &str = "borrower.test";
@@ -21,18 +21,6 @@ const LENDER: &str = "lender.test";
 const SLAB_BYTES: u64 = 1 << 20;
 const SLABS: u32 = 4;
 const PAGES: u64 = SLABS as u64 * SLAB_BYTES / 4096;
-
-struct NoExports;
-
-impl Exports for NoExports {
-    fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
-        Vec::new()
-    }
-
-    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
-        None
-    }
-}
 
 /// A lender, and a loan that it has reserved.
 struct Lender {

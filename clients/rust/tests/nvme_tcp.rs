@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spillway_block::{Device, ExportInfo, Exports};
+use spillway_block::NoExports;
 use spillway_client::nvme_tcp::call::Call;
 use spillway_client::nvme_tcp::pipe::{Closed, Dial, Pipe};
 use spillway_client::nvme_tcp::session::{Data, Request, Session};
@@ -31,18 +31,6 @@ fn one_host(client: ClientId, secret: Option<&'static str>) -> OneClient {
     OneClient::new(client)
         .only(|who| matches!(who, Identity::Host { nqn: HOST }))
         .with_secret(move |nqn| Some(Secret::parse(secret?).ok()?.key_of(nqn)))
-}
-
-struct NoExports;
-
-impl Exports for NoExports {
-    fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
-        Vec::new()
-    }
-
-    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
-        None
-    }
 }
 
 /// A store that outlives the servers in front of it.

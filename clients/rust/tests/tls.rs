@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use spillway_block::{Device, ExportInfo, Exports};
+use spillway_block::NoExports;
 use spillway_client::{Error, Get, Key, Operation, Outcome, PoolSpec, Put, Store, VALUE_BYTES_MAX};
 use spillway_nvme_tcp::{Config, Server, Target};
 use spillway_store::ClientConfig;
@@ -26,18 +26,6 @@ const CLIENT: &str = "borrower.test";
 fn one_name(client: ClientId) -> OneClient {
     let secret = |_: &str| Some(([7; 64], 32));
     OneClient::new(client).only(|who| who == Identity::Name(CLIENT)).with_secret(secret)
-}
-
-struct NoExports;
-
-impl Exports for NoExports {
-    fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
-        Vec::new()
-    }
-
-    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
-        None
-    }
 }
 
 /// A target whose certificate this authority has signed, like those of its clients.

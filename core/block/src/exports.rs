@@ -29,6 +29,20 @@ pub trait Exports: Send + Sync {
     fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>>;
 }
 
+/// A registry without devices, for a target that serves pools alone.
+#[derive(Clone, Copy, Debug)]
+pub struct NoExports;
+
+impl Exports for NoExports {
+    fn list(&self, _client: ClientId) -> Vec<ExportInfo> {
+        Vec::new()
+    }
+
+    fn open(&self, _client: ClientId, _name: &str) -> Option<Arc<dyn Device>> {
+        None
+    }
+}
+
 /// A random UUID (RFC 9562, version 4) for a new generation of a device. A kernel that reconnects to a device whose
 /// contents are gone must not mistake it for the old one.
 ///

@@ -14,7 +14,7 @@ mod parts;
 mod traits;
 
 pub use error::Error;
-pub use exports::{ExportInfo, Exports, fresh_uuid};
+pub use exports::{ExportInfo, Exports, NoExports, fresh_uuid};
 pub use extent::{Extent, fill_extents};
 pub use geometry::{BlockSize, Geometry};
 pub use parts::{Part, parts, whole_pages};
