@@ -4,6 +4,7 @@
 //! a lock of its own; a caller names the lane it prefers. A frame has a reference count: one
 //! reference for each index entry that names it and one for each reader that copies from it.
 
+mod chunks;
 mod dedup;
 mod emptying;
 mod hands;
@@ -21,7 +22,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use crate::apart::{Apart, expect_read};
 use crate::budget::{Budget, Use};
 use crate::meta::Meta;
-use crate::region::{Backing, GrowArray, HUGE_BYTES, Region, Zeroed, zeroed_slice};
+use crate::region::{Backing, GrowArray, Region, Zeroed, zeroed_slice};
 use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
 use dedup::Shared;
 pub use emptying::Emptying;
@@ -54,10 +55,6 @@ const STOCK: usize = LANES + 1;
 const LEAVING: usize = LANES + 2;
 /// Lanes of reserves follow, whose numbers begin at 1.
 const RESERVED: usize = LEAVING;
-/// Chunks of a huge page.
-const HUGE_CHUNKS: usize = HUGE_BYTES / CHUNK_BYTES;
-/// Address space is committed in steps of this many bytes, to keep mappings few.
-const COMMIT_BYTES: usize = 32 << 20;
 
 /// A chunk, 24 bytes. Guarded by the lock of its lane, or of the spans.
 #[derive(Debug)]
@@ -392,131 +389,9 @@ impl Arena {
         Some(frame)
     }
 
-    /// Returns empty chunks that lanes keep to the host.
-    pub fn trim(&self) {
-        while let Some(frame) = self.refill() {
-            self.free(frame);
-        }
-        self.empty_hands();
-        self.trim_reserves();
-        self.give_warm_back(u64::MAX);
-        for (lane, apart) in self.lanes.iter().enumerate() {
-            let whole = if lane == SPANS { SPANS_WHOLE } else { u64::MAX };
-            loop {
-                let taken = self.take_whole(&mut apart.0.lock(), whole);
-                let Some(chunk) = taken else { break };
-                self.give_back(chunk);
-            }
-        }
-    }
-
-    /// Removes an empty chunk from a lane.
-    fn take_whole(&self, head: &mut Lane, whole: u64) -> Option<u32> {
-        let mut chunk = head.first;
-        while chunk != NONE && self.chunk(chunk).free.load(Ordering::Relaxed) != whole {
-            chunk = self.chunk(chunk).next.load(Ordering::Relaxed);
-        }
-        if chunk == NONE {
-            return None;
-        }
-        self.unlink(head, chunk);
-        head.free -= u64::from(whole.count_ones());
-        Some(chunk)
-    }
-
     #[inline(always)]
     fn chunk(&self, chunk: u32) -> &Chunk {
         self.chunks.get(chunk as usize)
-    }
-
-    /// A chunk of zeroed memory that is in no lane.
-    fn grow(&self, to: Use) -> Option<u32> {
-        let mut taken = self.budget.take(CHUNK_BYTES as u64, to);
-        if !taken && self.give_warm_back(1) != 0 {
-            taken = self.budget.take(CHUNK_BYTES as u64, to);
-        }
-        self.check_low();
-        if !taken {
-            return None;
-        }
-        let (chunk, fresh) = self.spare_chunk().or_else(|| {
-            self.budget.give(CHUNK_BYTES as u64);
-            None
-        })?;
-        // Outside of all locks: this takes tens of microseconds.
-        if fresh && self.populate_huge(chunk) {
-            return Some(chunk);
-        }
-        if self.region.populate(chunk as usize * CHUNK_BYTES, CHUNK_BYTES).is_err() {
-            self.give_back(chunk);
-            return None;
-        }
-        Some(chunk)
-    }
-
-    /// Allocates a huge page if this chunk and the next ones fill one, which reduces TLB misses. Returns
-    /// whether the chunk has its memory now.
-    fn populate_huge(&self, chunk: u32) -> bool {
-        let at = chunk as usize;
-        if !at.is_multiple_of(HUGE_CHUNKS)
-            || (at + HUGE_CHUNKS) * CHUNK_BYTES > self.region.bytes()
-            || self.huge.load(Ordering::Relaxed) == 0
-        {
-            return false;
-        }
-        let done = self.region.populate_huge(at * CHUNK_BYTES, HUGE_BYTES);
-        if !done {
-            // If memory is fragmented, every attempt would take long.
-            self.huge.store(0, Ordering::Relaxed);
-        }
-        done
-    }
-
-    /// A chunk that is in no lane and has no memory, and whether it was never used before.
-    fn spare_chunk(&self) -> Option<(u32, bool)> {
-        let mut spare = self.spare.lock();
-        if spare.first != NONE {
-            let chunk = spare.first;
-            spare.first = self.chunk(chunk).next.load(Ordering::Relaxed);
-            return Some((chunk, false));
-        }
-        let chunk = spare.high;
-        let end = (chunk as usize + 1) * CHUNK_BYTES;
-        if end > self.region.bytes()
-            || !self.chunks.grow(chunk as usize + 1, &self.budget, Use::Index)
-            || !self.frames.grow(
-                (chunk as usize + 1) * CHUNK_FRAMES as usize,
-                &self.budget,
-                Use::Index,
-            )
-        {
-            return None;
-        }
-        if end > spare.committed_bytes {
-            let step = COMMIT_BYTES.min(self.region.bytes() - spare.committed_bytes);
-            self.region.commit(spare.committed_bytes, step).ok()?;
-            spare.committed_bytes += step;
-        }
-        spare.high += 1;
-        Some((chunk, true))
-    }
-
-    /// Returns the memory of a chunk in no lane to the host. It reads as zeros then.
-    fn release_chunk(&self, chunk: u32) {
-        let first = chunk * CHUNK_FRAMES;
-        if self.region.release(chunk as usize * CHUNK_BYTES, CHUNK_BYTES).is_err() {
-            // Memory that the program locked (mlockall) cannot be given back.
-            // SAFETY: the chunk is in no lane and all its frames are free, so it is ours alone.
-            unsafe { core::ptr::write_bytes(self.address(first), 0, CHUNK_BYTES) };
-        }
-    }
-
-    fn give_back(&self, chunk: u32) {
-        self.release_chunk(chunk);
-        let mut spare = self.spare.lock();
-        self.chunk(chunk).next.store(spare.first, Ordering::Relaxed);
-        spare.first = chunk;
-        self.budget.give(CHUNK_BYTES as u64);
     }
 }
 

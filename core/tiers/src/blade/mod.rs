@@ -5,11 +5,17 @@
 //! are marked, and removed from the blade later, outside the path of any page ([`Blade::tidy`]).
 
 mod carrier;
+mod counts;
 mod ledger;
+mod object;
 mod seal;
+mod tidy;
 
 pub use carrier::{Carried, Carrier, Parcel, Wanted};
+pub use counts::BladeCounts;
+use counts::Counters;
 pub use ledger::{HOLDERS_MAX, Ledger, OBJECTS_MAX};
+use object::Object;
 pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal};
 
 use std::io;
@@ -68,59 +74,6 @@ pub struct Read<'a> {
     pub room: &'a mut [u8; SEALED_BYTES_MAX],
     /// What became of it.
     pub outcome: Result<(), ReadError>,
-}
-
-/// This process's state of an object that it holds.
-#[derive(Debug, Default)]
-struct Object {
-    name: u64,
-    /// A fork made others holders of it, and they may still be.
-    shared: bool,
-    /// It is the one that is written to.
-    grows: bool,
-    live: u32,
-    next: u32,
-    /// Values that were freed and are still on the blade; a bit for each. Kept from object to object.
-    dead: Option<GrowArray<u64>>,
-    dead_count: u32,
-    /// No word before this one has a bit.
-    dead_from: u32,
-}
-
-/// Counters of transfers to and from a blade. They only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BladeCounts {
-    /// Pages read back.
-    pub reads: u64,
-    /// Of these, from the mirror.
-    pub mirror_reads: u64,
-    /// Bytes read back, sealed.
-    pub read_bytes: u64,
-    /// Pages sent, to each of blade and mirror that took them.
-    pub writes: u64,
-    /// Bytes sent, sealed.
-    pub written_bytes: u64,
-    /// Pages that a blade refused.
-    pub refusals: u64,
-    /// Lost pages.
-    pub lost: u64,
-    /// Calls that took longer than 100 ms, or in which blade or mirror went down.
-    pub stalls: u64,
-    /// The longest of them, ns.
-    pub stall_max_ns: u64,
-}
-
-#[derive(Debug, Default)]
-struct Counters {
-    reads: AtomicU64,
-    mirror_reads: AtomicU64,
-    read_bytes: AtomicU64,
-    writes: AtomicU64,
-    written_bytes: AtomicU64,
-    refusals: AtomicU64,
-    lost: AtomicU64,
-    stalls: AtomicU64,
-    stall_max_ns: AtomicU64,
 }
 
 type Buffers = Box<[[u8; SEALED_BYTES_MAX]]>;
@@ -209,19 +162,7 @@ impl Blade {
 
     /// The counters.
     pub fn counts(&self) -> BladeCounts {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &self.counters;
-        BladeCounts {
-            reads: count(&counters.reads),
-            mirror_reads: count(&counters.mirror_reads),
-            read_bytes: count(&counters.read_bytes),
-            writes: count(&counters.writes),
-            written_bytes: count(&counters.written_bytes),
-            refusals: count(&counters.refusals),
-            lost: count(&counters.lost),
-            stalls: count(&counters.stalls),
-            stall_max_ns: count(&counters.stall_max_ns),
-        }
+        self.counters.counts()
     }
 
     /// Whether blade and mirror are down, in this order.
@@ -487,66 +428,6 @@ impl Blade {
         }
     }
 
-    /// Removes freed values from the blade, up to `most`, and objects that nobody holds any more.
-    /// Gives how many values there were. Not for the path of a page: it waits for the blade.
-    pub fn tidy(&self, most: usize) -> usize {
-        let up = self.carriers().any(|carrier| !carrier.is_down());
-        if !up || self.untidy.swap(0, Ordering::Relaxed) == 0 {
-            return 0;
-        }
-        let (began_ns, down) = (now_ns(), self.down());
-        let mut removed = 0;
-        for place in 0..OBJECTS_MAX as u16 {
-            removed += self.tidy_object(place, most - removed);
-            if removed >= most {
-                self.untidy.fetch_add(1, Ordering::Relaxed);
-                break;
-            }
-        }
-        if self.down() != down {
-            self.note_stall(now_ns() - began_ns, down);
-        }
-        removed
-    }
-
-    fn tidy_object(&self, place: u16, most: usize) -> usize {
-        let mut object = self.objects[usize::from(place)].lock();
-        if object.name == 0 || object.dead_count == 0 && (object.live > 0 || object.grows) {
-            return 0;
-        }
-        if object.live == 0 && !object.grows {
-            object.name = 0;
-            let gone = if let Some(dead) = &mut object.dead {
-                for word in 0..dead.len() {
-                    *dead.get_mut(word) = 0;
-                }
-                self.ledger.let_go(self.holder(), place)
-            } else {
-                None
-            };
-            drop(object);
-            if let Some(name) = gone {
-                self.carriers().for_each(|carrier| _ = carrier.flush_object(name));
-            }
-            return 1;
-        }
-        if object.shared {
-            if !self.ledger.is_sole(self.holder(), place) {
-                // Looked at again when something is freed: the others may have ended.
-                return 0;
-            }
-            object.shared = false;
-        }
-        let mut keys = [Key::new(0, 0); 2 * WORD_BITS as usize];
-        let count = object.take_dead(&mut keys, most);
-        drop(object);
-        if count > 0 {
-            self.carriers().for_each(|carrier| _ = carrier.flush(&keys[..count]));
-            self.untidy.fetch_add(1, Ordering::Relaxed);
-        }
-        count
-    }
-
     /// Keeps connections alive, and tries to come back to a blade or mirror that is down.
     pub fn tend(&self) {
         self.carriers().for_each(Carrier::tend);
@@ -600,29 +481,5 @@ impl Blade {
     /// What `open` says.
     pub fn reopen(&self, open: &mut dyn FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
         self.carriers().try_for_each(|carrier| carrier.reopen(open))
-    }
-}
-
-impl Object {
-    /// Takes keys of freed values; how many.
-    fn take_dead(&mut self, keys: &mut [Key], most: usize) -> usize {
-        let most = most.min(keys.len());
-        let mut count = 0;
-        let Some(dead) = &mut self.dead else { return 0 };
-        for word in self.dead_from..self.next.div_ceil(WORD_BITS) {
-            self.dead_from = word;
-            let bits = dead.get_mut(word as usize);
-            while *bits != 0 && count < most {
-                let index = word * WORD_BITS + bits.trailing_zeros();
-                *bits &= *bits - 1;
-                keys[count] = Key::new(self.name, index);
-                count += 1;
-            }
-            if count == most {
-                break;
-            }
-        }
-        self.dead_count -= count as u32;
-        count
     }
 }
