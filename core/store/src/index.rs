@@ -10,15 +10,17 @@
 //! them ([`restore`]). So every change takes effect with the store of one word, see [`commit`]: a
 //! slot, or the head of a leaf.
 
+mod leaf;
 pub(crate) mod restore;
 
 use core::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use std::sync::Arc;
 
-use spillway_tiers::{Budget, GrowArray, NONE, Region, Use, Zeroed};
-use spillway_types::Key;
+use spillway_tiers::{Budget, GrowArray, NONE, Region, Use};
 
 use crate::slot::Slot;
+use leaf::{Head, Leaf};
+pub(crate) use leaf::{LeafKey, Root};
 
 /// Indexes of a leaf, as a shift.
 pub(crate) const LEAF_SHIFT: u32 = 6;
@@ -30,79 +32,6 @@ pub(crate) const ROOT_CHUNK: u32 = u32::MAX;
 /// Leaves of a shard: a back reference has 26 bits for the leaf and 6 for the place in it.
 const LEAVES_MAX: usize = 1 << 26;
 
-/// Entries of 64 neighbouring indexes.
-#[derive(Debug)]
-#[repr(C)]
-struct Leaf {
-    object: u64,
-    /// The slot of a leaf of order 0. A root: see [`Root`]. Of leaf 0, which is no leaf: how many
-    /// there are, see [`Index::leaf_high`].
-    slot: AtomicU64,
-    /// Its [`Head`].
-    head: AtomicU64,
-    /// Index >> 6.
-    chunk: u32,
-    /// Next leaf of the bucket, or of the free list.
-    next: u32,
-}
-
-// SAFETY: integers and atomics, for which zero is a value.
-unsafe impl Zeroed for Leaf {}
-
-const _: () = assert!(size_of::<Leaf>() == 32);
-
-/// What changes together when a leaf is made, widened or removed, from the lowest bit: the first
-/// slot of the run 32, the pool 16 (0: the leaf is free), the first index (low six bits) that the
-/// run covers 6, log2 of the slots in the run 3, the slots in use and one more if the leaf is
-/// kept 7.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head(u64);
-
-impl Head {
-    const FREE: Self = Self(0);
-
-    const fn new(pool: u16, base: u32, order: u32, run: u32, live: u32) -> Self {
-        Self(
-            run as u64
-                | (pool as u64) << 32
-                | (base as u64) << 48
-                | (order as u64) << 54
-                | (live as u64) << 57,
-        )
-    }
-
-    const fn run(self) -> u32 {
-        self.0 as u32
-    }
-
-    const fn pool(self) -> u16 {
-        (self.0 >> 32) as u16
-    }
-
-    const fn base(self) -> u32 {
-        (self.0 >> 48 & 0x3f) as u32
-    }
-
-    const fn order(self) -> u32 {
-        (self.0 >> 54 & 7) as u32
-    }
-
-    const fn live(self) -> u32 {
-        (self.0 >> 57) as u32
-    }
-
-    const fn with_live(self, live: u32) -> Self {
-        Self(self.0 & !(0x7f << 57) | (live as u64) << 57)
-    }
-}
-
-impl Leaf {
-    #[inline(always)]
-    fn head(&self) -> Head {
-        Head(self.head.load(Ordering::Relaxed))
-    }
-}
-
 /// Changes a word that is meaningful to the process that takes over the memory if this one is
 /// killed. All earlier writes of the thread come before it, and all later ones after it. Only the
 /// compiler must be prevented from reordering: the effects of a killed process are those of its
@@ -113,57 +42,6 @@ fn commit(word: &AtomicU64, value: u64) {
     compiler_fence(Ordering::SeqCst);
     word.store(value, Ordering::Relaxed);
     compiler_fence(Ordering::SeqCst);
-}
-
-/// The name of a leaf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LeafKey {
-    pub(crate) object: u64,
-    pub(crate) chunk: u32,
-    pub(crate) pool: u16,
-}
-
-impl LeafKey {
-    pub(crate) const fn of(pool: u16, key: Key) -> Self {
-        Self { object: key.object, chunk: key.index >> LEAF_SHIFT, pool }
-    }
-
-    pub(crate) const fn root(pool: u16, object: u64) -> Self {
-        Self { object, chunk: ROOT_CHUNK, pool }
-    }
-
-    /// Mixes the name with a secret; the high bits choose the shard, the low ones the bucket.
-    /// (Folded multiplication, as in wyhash.)
-    #[inline]
-    pub(crate) const fn hash(self, seed: u64) -> u64 {
-        let low = self.object ^ seed;
-        let high = (self.chunk as u64 | (self.pool as u64) << 32) ^ 0x9e37_79b9_7f4a_7c15;
-        let first = fold(low, 0xa076_1d64_78bd_642f ^ seed.rotate_left(32));
-        fold(first ^ high, 0xe703_7ed1_a0b4_28db)
-    }
-}
-
-const fn fold(a: u64, b: u64) -> u64 {
-    let wide = a as u128 * b as u128;
-    (wide as u64) ^ (wide >> 64) as u64
-}
-
-/// An object with indexes beyond the first leaf has a root, which limits the search for them: the
-/// number of such leaves, and the highest chunk ever used.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Root {
-    pub(crate) leaves: u32,
-    pub(crate) chunk_max: u32,
-}
-
-impl Root {
-    const fn from_bits(bits: u64) -> Self {
-        Self { leaves: bits as u32, chunk_max: (bits >> 32) as u32 }
-    }
-
-    const fn bits(self) -> u64 {
-        self.leaves as u64 | (self.chunk_max as u64) << 32
-    }
 }
 
 /// The index of a shard, and the memory of its slots. Guarded by the shard's lock.
