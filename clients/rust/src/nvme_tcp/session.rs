@@ -12,6 +12,9 @@
 //! This code needs neither libc nor thread-local storage. After the start it allocates only to stage values longer than
 //! a page. So the pager's tasks can use it too.
 
+mod request;
+mod turn;
+
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
@@ -19,107 +22,19 @@ use rustix::thread::futex;
 use spillway_platform::lock::{Guard, Lock};
 use spillway_types::PAGE_BYTES;
 
-use super::association::{ADMIN, Association, Delivery, Step, Ticket};
-use super::call::{Call, Outcome, Trouble};
+use super::association::{ADMIN, Association, Step};
+use super::call::Trouble;
 use super::pipe::{Dial, Pipe};
 use super::queue::{Outgoing, PDU_BYTES_MAX};
 use super::settings::Settings;
+pub use request::{Data, Request};
+use turn::{Core, Incoming, Lane, Owner, Staged, Turn};
 
 /// A waiting thread checks the clock at least this often, µs.
 const LOOK_US: u64 = 50_000;
-/// Most calls of one batch in flight.
-const WINDOW: usize = 128;
 /// Number of futex words that threads sleep on.
 const PARKING: usize = 64;
 const PARKED: u32 = 1;
-
-/// The data of a call.
-#[derive(Debug)]
-pub enum Data<'a> {
-    /// None.
-    None,
-    /// The value to store.
-    Out(&'a [u8]),
-    /// The buffer for data to receive.
-    In(&'a mut [u8]),
-}
-
-/// A call with its data and its outcome.
-#[derive(Debug)]
-pub struct Request<'a> {
-    /// The call.
-    pub call: Call,
-    /// Its data.
-    pub data: Data<'a>,
-    /// How it ended.
-    pub outcome: Option<Outcome>,
-}
-
-impl<'a> Request<'a> {
-    /// A request that has not run yet.
-    pub const fn new(call: Call, data: Data<'a>) -> Self {
-        Self { call, data, outcome: None }
-    }
-
-    const fn value(&self) -> &[u8] {
-        match &self.data {
-            Data::Out(value) => value,
-            _ => &[],
-        }
-    }
-
-    fn accept(&mut self, offset: usize, bytes: &[u8]) {
-        // The queue has checked that the data is within the requested range.
-        if let Data::In(room) = &mut self.data
-            && let Some(place) = room.get_mut(offset..offset + bytes.len())
-        {
-            place.copy_from_slice(bytes);
-        }
-    }
-}
-
-/// Bytes from a pipe that are not a complete PDU yet.
-#[derive(Debug)]
-struct Incoming {
-    bytes: Box<[u8]>,
-    filled: usize,
-}
-
-#[derive(Debug)]
-struct Lane<P> {
-    pipe: Option<Arc<P>>,
-    /// `None` while a thread reads.
-    incoming: Option<Incoming>,
-    /// `None` while a thread writes.
-    spare: Option<Outgoing>,
-}
-
-/// The owner of a ticket.
-#[derive(Clone, Copy, Debug, Default)]
-struct Owner {
-    turn: u64,
-    place: usize,
-}
-
-/// Data that arrived for a thread other than the reader.
-#[derive(Debug)]
-struct Staged {
-    bytes: Vec<u8>,
-    /// Offset of the data in the value; `None` when nothing is staged.
-    offset: Option<usize>,
-}
-
-#[derive(Debug)]
-struct Core<P> {
-    association: Association,
-    /// The association that the pipes belong to.
-    generation: u32,
-    lanes: Box<[Lane<P>]>,
-    owners: Box<[Owner]>,
-    staged: Box<[Staged]>,
-    dialling: bool,
-    tick_at_us: u64,
-}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -128,20 +43,6 @@ pub struct Session<D: Dial> {
     core: Lock<Core<D::Pipe>>,
     turns: AtomicU64,
     parking: [AtomicU32; PARKING],
-}
-
-/// One thread's run over a set of requests.
-struct Turn<'r, 'a> {
-    id: u64,
-    requests: &'r mut [Request<'a>],
-    /// The number of requests opened so far.
-    opened: usize,
-    held: [Ticket; WINDOW],
-    holds: usize,
-    /// Most time that each of its calls may take, µs.
-    timeout_us: u64,
-    /// A call was not answered in time. The rest of the batch does not wait for a target that is away.
-    gave_up: bool,
 }
 
 /// The time of the monotonic clock, µs.
@@ -481,118 +382,5 @@ impl<D: Dial> Session<D> {
                 self.wake(core.owners[usize::from(ticket)].turn);
             }
         }
-    }
-}
-
-impl<P: Pipe> Core<P> {
-    /// Drops the pipes of an ended association.
-    fn follow(&mut self) {
-        if self.generation == self.association.generation() {
-            return;
-        }
-        self.generation = self.association.generation();
-        for lane in &mut self.lanes {
-            if let Some(pipe) = lane.pipe.take() {
-                pipe.shut();
-            }
-            if let Some(incoming) = &mut lane.incoming {
-                incoming.filled = 0;
-            }
-        }
-    }
-
-    /// Handles the complete PDUs that have arrived on a lane.
-    fn take_in(&mut self, lane: usize, incoming: &mut Incoming, turn: &mut Turn<'_, '_>) {
-        let now_us = now_us();
-        let mut bytes = &incoming.bytes[..incoming.filled];
-        while let Some(delivery) = self.association.receive(lane, &mut bytes, now_us) {
-            let Delivery::Data(ticket, offset, data) = delivery else { continue };
-            let owner = self.owners[usize::from(ticket)];
-            let staged = &mut self.staged[usize::from(ticket)];
-            if offset == 0 {
-                staged.offset = None;
-            }
-            if owner.turn == turn.id && staged.offset.is_none() {
-                turn.requests[owner.place].accept(offset, data);
-            } else {
-                if staged.offset.is_none() {
-                    staged.offset = Some(offset);
-                    staged.bytes.clear();
-                }
-                staged.bytes.extend_from_slice(data);
-            }
-        }
-        let left = incoming.filled - bytes.len()..incoming.filled;
-        incoming.filled = left.len();
-        incoming.bytes.copy_within(left, 0);
-    }
-}
-
-impl<'r, 'a> Turn<'r, 'a> {
-    const fn new(id: u64, requests: &'r mut [Request<'a>]) -> Self {
-        Self {
-            id,
-            requests,
-            opened: 0,
-            held: [0; WINDOW],
-            holds: 0,
-            timeout_us: u64::MAX,
-            gave_up: false,
-        }
-    }
-
-    fn held(&self) -> &[Ticket] {
-        &self.held[..self.holds]
-    }
-
-    const fn is_done(&self) -> bool {
-        self.holds == 0 && self.opened == self.requests.len()
-    }
-
-    /// Collects available outcomes, opens more requests, and sends what can be sent.
-    fn move_on<P: Pipe>(&mut self, core: &mut Core<P>, now_us: u64) {
-        let mut kept = 0;
-        for at in 0..self.holds {
-            let ticket = self.held[at];
-            if !self.collect(core, ticket) {
-                self.held[kept] = ticket;
-                kept += 1;
-            }
-        }
-        self.holds = kept;
-        while self.opened < self.requests.len() && self.holds < WINDOW {
-            let away = self.gave_up && core.association.step(now_us) != Step::Up;
-            let longest_us = core.association.settings().call_timeout_us;
-            let timeout_us = if away { 0 } else { longest_us.min(self.timeout_us) };
-            let deadline_us = now_us + timeout_us;
-            let call = self.requests[self.opened].call;
-            let Some(ticket) = core.association.open(call, deadline_us) else { break };
-            core.owners[usize::from(ticket)] = Owner { turn: self.id, place: self.opened };
-            core.staged[usize::from(ticket)].offset = None;
-            self.held[self.holds] = ticket;
-            self.holds += 1;
-            self.opened += 1;
-        }
-        for at in 0..self.holds {
-            let ticket = self.held[at];
-            let place = core.owners[usize::from(ticket)].place;
-            core.association.push(ticket, self.requests[place].value(), now_us);
-        }
-    }
-
-    /// Takes a call's outcome, if it has one.
-    fn collect<P: Pipe>(&mut self, core: &mut Core<P>, ticket: Ticket) -> bool {
-        let Some(outcome) = core.association.outcome(ticket) else { return false };
-        let request = &mut self.requests[core.owners[usize::from(ticket)].place];
-        let staged = &core.staged[usize::from(ticket)];
-        if let Some(offset) = staged.offset {
-            request.accept(offset, &staged.bytes);
-        }
-        request.outcome = Some(outcome);
-        if let Outcome::Unreachable(_) = outcome {
-            self.gave_up = true;
-        }
-        core.association.release(ticket);
-        true
     }
 }
