@@ -62,7 +62,7 @@ struct Move {
     /// The client.
     name: String,
 
-    /// Writes only the flushes since the export.
+    /// Transfers only the flushes since the export.
     #[arg(long)]
     rest: bool,
 

@@ -59,7 +59,7 @@ struct Create {
     block_bytes: Option<u32>,
 
     /// Reserves no memory for the device. Its pages are packed and move to the store's disk like others. A
-    /// write fails when the store is full.
+    /// write fails when the store is full or the client is at its target.
     #[arg(long, requires = "block")]
     unreserved: bool,
 

@@ -29,8 +29,8 @@ enum Action {
         daemon: Daemon,
     },
     /// Sets a client's cap, the most that it may hold. The policy may give it less. Puts above the
-    /// cap are refused. If the client holds more now, its persistent values stay, and its ephemeral
-    /// ones are dropped gradually.
+    /// cap are refused. If the client holds more now, the daemon gradually drops its ephemeral values,
+    /// then compresses pages or moves them to disks. It drops no persistent value.
     Set {
         /// The client.
         client: String,

@@ -30,8 +30,9 @@ pub fn document() -> String {
          the file again: settings marked *yes* under *reload* change at once; for others the daemon logs\n\
          that they need a restart. A file with an error changes nothing. The reload also reads again all\n\
          files with keys, certificates, secrets, passwords and tokens, under the names that they had at the\n\
-         start ([daemon.md](daemon.md)). A size is a number of bytes, or a text with K, M, G or T (powers of\n\
-         1024).\n\n\
+         start; only `client.secret_file` and `client.password_file` may name another file then\n\
+         ([daemon.md](daemon.md#renew-keys-certificates-and-tokens)). A size is a number of bytes, or a text\n\
+         with K, M, G or T (powers of 1024).\n\n\
          A test compares this page with its source, the tables in bin/spillwayd/src/config (table*.rs).\n",
     );
     section(&mut out, "[store]", &STORE);

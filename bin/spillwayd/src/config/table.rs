@@ -29,7 +29,7 @@ pub static STORE: [Setting<Store>; 6] = [
         "capacity",
         r#""25%""#,
         Capacity(|s| &mut s.capacity),
-        "The most memory that the store may take, its index included: a size, or a share of the memory of the machine or the cgroup.",
+        "The most memory that the store may take, its index included: a size, or a share of the memory of the machine or the cgroup. A restart that keeps the store can lower it; to raise it, stop the daemon and start it.",
     ),
     fixed(
         "compress",
@@ -137,7 +137,7 @@ pub static LISTEN: [Setting<Listen>; 22] = [
         "nvme_data_timeout_s",
         "30",
         Count(|l| &mut l.nvme_data_timeout_s, 1, 3600),
-        "The daemon closes the connection of a host that owes data over NVMe and sends less than 64 KiB of it, or less than all if that is less, in this many seconds. It also closes that of a host that receives nothing for 30 s.",
+        "A host that owes data over NVMe must send 64 KiB of it, or the rest if that is less, in this many seconds; otherwise the daemon closes its connection. It also closes that of a host that receives nothing for 30 s.",
     ),
     fixed(
         "resp",
@@ -207,7 +207,7 @@ pub static PROCESS: [Setting<Process>; 3] = [
         "keeper",
         "true",
         Switch(|p| &mut p.keeper),
-        "Hold the store's memory in a small separate process, which restarts the daemon when it is killed. Under systemd, its descriptor store does that instead.",
+        "Hold the store's memory in a small separate process, which restarts the daemon when it is killed. Under systemd, its descriptor store does that instead. If false and without systemd, a kill of the daemon loses the store.",
     ),
 ];
 
@@ -441,7 +441,7 @@ pub static DISK: [Setting<Disk>; 9] = [
         "socket",
         "",
         Path(|d| &mut d.socket),
-        "Unix socket for the guest's QEMU, for the daemon's user and root only. Default: `NAME.vhost.sock`.",
+        "Unix socket for the guest's QEMU, for the daemon's user, root and the group `gid` only. Default: `NAME.vhost.sock` in `listen.dir`.",
     ),
     fixed(
         "gid",

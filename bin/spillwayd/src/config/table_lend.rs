@@ -178,7 +178,7 @@ pub static LEND: [Setting<Lend>; 37] = [
         "request_ms",
         "2000",
         Count(|l| &mut l.request_ms, 10, 60_000),
-        "Milliseconds within which a lender must store or return a page, before the other copy serves alone: the longest stall when a lender is lost.",
+        "Milliseconds within which a lender must store or return a page, before the other copy serves alone. A request waits about that long when a lender is lost.",
     ),
     fixed(
         "retry_s",
