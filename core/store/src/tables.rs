@@ -20,7 +20,7 @@ use crate::slot::CLIENTS_MAX;
 /// First word of the tables.
 const MAGIC: u64 = u64::from_le_bytes(*b"Spillway");
 /// The layout of all that is kept. Raise it with any change to the index's leaves, slots or heads,
-/// cells and maps of long values, or to the records of clients and pools.
+/// cells and maps of long values, or to the records of clients and pools, and list it in CHANGELOG.md.
 const LAYOUT: u64 = 2;
 
 /// Kept state of the whole store.
