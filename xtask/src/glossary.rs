@@ -161,7 +161,9 @@ mod tests {
         for (word, stem) in [("entries", "entry"), ("caches", "cache"), ("merged", "merge")] {
             assert!(is_among(word, |it| it == stem), "{word}");
         }
-        assert!(!is_among("waiting", |it| it == "wa"));
+        for (word, known) in [("waiting", "wa"), ("pagesize", "page"), ("nodeset", "node")] {
+            assert!(!is_among(word, |it| it == known), "{word}");
+        }
         assert_eq!(split("longest_stall_µs/v1").collect::<Vec<_>>(), ["longest", "stall"]);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use anyhow::bail;
+use anyhow::ensure;
 
 /// The number of processors of the smallest machine that runs the checks.
 const WORKERS: usize = 2;
@@ -18,32 +18,35 @@ pub fn each<T: Send>(
     step: impl Fn(T) -> anyhow::Result<()> + Sync,
 ) -> anyhow::Result<()> {
     let items = Mutex::new(items.into_iter());
-    let failed = Mutex::new(Vec::new());
+    let results = Mutex::new(Vec::new());
     let next = || items.lock().unwrap_or_else(PoisonError::into_inner).next();
     thread::scope(|scope| {
         for _ in 0..WORKERS {
             scope.spawn(|| {
                 while let Some(item) = next() {
-                    if let Err(error) = step(item) {
-                        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                        failed.push(format!("{error:#}"));
-                    }
+                    let result = step(item);
+                    results.lock().unwrap_or_else(PoisonError::into_inner).push(result);
                 }
             });
         }
     });
-    let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if failed.is_empty() {
-        return Ok(());
-    }
-    bail!("{}", failed.join("\n"))
+    all(results.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// All results as one.
+///
+/// # Errors
+/// The errors of all that failed, a line each.
+pub fn all(results: impl IntoIterator<Item = anyhow::Result<()>>) -> anyhow::Result<()> {
+    let failed = results.into_iter().filter_map(Result::err);
+    let failed: Vec<_> = failed.map(|error| format!("{error:#}")).collect();
+    ensure!(failed.is_empty(), "{}", failed.join("\n"));
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-    use anyhow::ensure;
 
     use super::*;
 
@@ -60,5 +63,14 @@ mod tests {
         let mut lines: Vec<_> = told.lines().collect();
         lines.sort_unstable();
         assert_eq!(lines, ["item 100", "item 50"]);
+    }
+
+    #[test]
+    fn one_success_hides_no_failure() {
+        let fails = || Err(anyhow::anyhow!("fails"));
+        assert!(all([Ok(()), Ok(())]).is_ok());
+        for results in [[fails(), Ok(())], [Ok(()), fails()]] {
+            assert_eq!(all(results).expect_err("one failed").to_string(), "fails");
+        }
     }
 }

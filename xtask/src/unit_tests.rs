@@ -48,15 +48,11 @@ pub fn run() -> anyhow::Result<()> {
         built()?.into_iter().partition(|it| ALONE.contains(&it.name.as_str()));
     ensure!(alone.len() == ALONE.len(), "a test of {ALONE:?} is missing");
     let run = |tests: Tests| tests.run(&logs);
-    let results = [
+    parallel::all([
         parallel::each(beside, run),
-        alone.into_iter().try_for_each(run),
+        parallel::all(alone.into_iter().map(run)),
         execute(command::limited_cargo(MAX).args(["test", "--workspace", "--locked", "--doc"])),
-    ];
-    let failed: Vec<_> =
-        results.into_iter().filter_map(|it| it.err().map(|error| format!("{error:#}"))).collect();
-    ensure!(failed.is_empty(), "{}", failed.join("\n"));
-    Ok(())
+    ])
 }
 
 /// Builds the tests. Returns all executables.

@@ -112,3 +112,29 @@ pub fn names(set: CapabilitySet) -> String {
         set.iter_names().map(|(name, _)| format!("cap_{}", name.to_ascii_lowercase())).collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LendRoles, Vm, read};
+
+    #[test]
+    fn each_capability_is_kept_only_where_the_configuration_needs_it() {
+        let needed_with = |change: &dyn Fn(&mut Config)| {
+            let mut config = read(None, &[]).unwrap();
+            change(&mut config);
+            needed(&config, false)
+        };
+        assert_eq!(needed_with(&|_| {}), CapabilitySet::empty());
+        for (roles, kept) in [
+            (LendRoles::Lend, CapabilitySet::empty()),
+            (LendRoles::Borrow, CapabilitySet::SYS_RESOURCE),
+            (LendRoles::Single, CapabilitySet::SYS_RESOURCE),
+            (LendRoles::Both, CapabilitySet::SYS_RESOURCE),
+        ] {
+            assert_eq!(needed_with(&|config| config.lend.roles = roles), kept, "{roles:?}");
+        }
+        let of_guests = CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN;
+        assert_eq!(needed_with(&|config| config.vms.push(Vm::default())), of_guests);
+    }
+}

@@ -103,6 +103,17 @@ impl Open {
     pub(crate) fn sockets(&self) -> MutexGuard<'_, HashMap<u64, OpenConnection>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Why there is no place for another connection of a user.
+    fn is_full_for(&self, uid: u32, config: &Config) -> Option<&'static str> {
+        let sockets = self.sockets();
+        if sockets.len() >= config.connections_max {
+            return Some("the ring has all the connections that it may have");
+        }
+        let own = sockets.values().filter(|connection| connection.uid == Some(uid)).count();
+        (own >= config.connections_of_user_max)
+            .then_some("a user has all the connections of the ring that one user may have")
+    }
 }
 
 impl Server {
@@ -266,21 +277,10 @@ impl Acceptor {
         }
     }
 
-    /// Why there is no place for another connection of a user.
-    fn is_full_for(&self, uid: u32) -> Option<&'static str> {
-        let sockets = self.open.sockets();
-        if sockets.len() >= self.config.connections_max {
-            return Some("the ring has all the connections that it may have");
-        }
-        let own = sockets.values().filter(|connection| connection.uid == Some(uid)).count();
-        (own >= self.config.connections_of_user_max)
-            .then_some("a user has all the connections of the ring that one user may have")
-    }
-
     /// Admits a connection, and starts its thread.
     fn take(&mut self, socket: OwnedFd) {
         let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
-        if let Some(why) = self.is_full_for(uid) {
+        if let Some(why) = self.open.is_full_for(uid, &self.config) {
             if let Some(others) = self.complaints.line() {
                 tracing::warn!(uid, pid, others, "{why}");
             }
@@ -368,5 +368,29 @@ impl Drop for Seat {
         self.access.leave(self.client);
         self.open.sockets().remove(&self.number);
         self.open.closed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_places_of_its_own_beside_windows_and_other_users() {
+        let config = Config { connections_max: 5, connections_of_user_max: 2, ..Config::default() };
+        let open = Open::default();
+        let enter = |number, uid| {
+            let socket = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
+            open.sockets().insert(number, OpenConnection { socket, uid });
+        };
+        enter(1, None);
+        enter(2, None);
+        enter(3, Some(7));
+        assert_eq!(open.is_full_for(7, &config), None, "windows are no connections of a user");
+        enter(4, Some(7));
+        assert!(open.is_full_for(7, &config).unwrap().contains("one user"));
+        assert_eq!(open.is_full_for(8, &config), None);
+        enter(5, Some(8));
+        assert!(open.is_full_for(8, &config).unwrap().contains("the ring has all"));
     }
 }

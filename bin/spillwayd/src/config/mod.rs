@@ -22,6 +22,8 @@ pub use document::document;
 pub use file::{Error, read};
 pub use lending::machine_settings;
 pub use reload::needs_restart;
+#[cfg(test)]
+pub use values::LendRoles;
 pub use values::{
     Capacity, Config, DeviceUse, Disk, Listen, MemoryLock, Peer, RegistryKind, Store, UsedBy, Vm,
     Way,

@@ -42,9 +42,17 @@ impl Daemon {
     }
 
     pub fn start_with(dir: &Path, arguments: &[String]) -> Self {
-        let log = dir.join("log");
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_spillwayd")).args(arguments), dir)
+    }
+
+    /// As a service manager starts it that listens to its states at `socket`.
+    pub fn start_notifying(dir: &Path, arguments: &[String], socket: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
-        command.args(arguments);
+        Self::start_by(command.args(arguments).env("NOTIFY_SOCKET", socket), dir)
+    }
+
+    fn start_by(command: &mut Command, dir: &Path) -> Self {
+        let log = dir.join("log");
         let output = File::create(&log).unwrap();
         let process = command.stdin(Stdio::null()).stderr(output).spawn().unwrap();
         Self { process, log }

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Instant;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, connect, socket};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
@@ -177,5 +178,17 @@ fn the_framework_s_own_refusals_are_problems_too() {
         assert!(head.contains("cache-control: no-store"), "{answer}");
     }
     let uid = rustix::process::getuid().as_raw();
-    daemon.line(&["INFO", "HTTP: a request is not valid HTTP", &format!("by=uid {uid} ")]);
+    let line = "HTTP: a request is not valid HTTP";
+    daemon.line(&["INFO", line, &format!("by=uid {uid} ")]);
+
+    // One line a second at most, over all connections.
+    let began = Instant::now();
+    for _ in 0..20 {
+        let mut stream = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+        stream.write_all(b"nonsense\r\n\r\n").unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    }
+    let lines = daemon.lines().lines().filter(|it| it.contains(line)).count() as u64;
+    let most = 3 + began.elapsed().as_secs();
+    assert!(lines <= most, "{lines} lines, {most} at most: {}", daemon.lines());
 }

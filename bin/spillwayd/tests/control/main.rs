@@ -5,6 +5,7 @@ mod http;
 mod lasting;
 mod log;
 mod metrics;
+mod reload;
 mod renew;
 mod rights;
 mod ring;

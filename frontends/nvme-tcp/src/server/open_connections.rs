@@ -113,3 +113,30 @@ impl OpenConnections {
         self.slots().refusals.line(now_ms)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn no_socket_outlives_its_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let open = OpenConnections::new(8);
+        for (number, is_proved) in [(1, false), (2, true)] {
+            let mut host = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, peer) = listener.accept().unwrap();
+            open.enter(number, &stream, peer, 0).unwrap();
+            if is_proved {
+                open.prove(number);
+            }
+            open.leave(number);
+            drop(stream);
+            host.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            assert_eq!(host.read(&mut [0; 1]).unwrap(), 0, "proved: {is_proved}");
+        }
+        assert_eq!(open.count(), 0);
+    }
+}

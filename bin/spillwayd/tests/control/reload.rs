@@ -1,0 +1,44 @@
+//! What a service manager hears of a reload.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+
+use spillway_test_support::wait::PATIENCE;
+
+use crate::daemon::Daemon;
+
+/// The states up to the next READY=1.
+fn states(socket: &UnixDatagram) -> Vec<String> {
+    let mut states = Vec::new();
+    let mut message = [0; 4096];
+    while states.last().is_none_or(|last| last != "READY=1") {
+        let length = socket.recv(&mut message).expect("a state");
+        let text = String::from_utf8_lossy(&message[..length]);
+        states.extend(text.lines().map(str::to_owned));
+    }
+    states
+}
+
+#[test]
+fn a_reload_ends_for_the_service_manager_whether_it_fails_or_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let notified = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&notified).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let config = dir.path().join("spillwayd.toml");
+    let text = format!(
+        "[listen]\ndir = \"{}\"\n[store]\ncapacity = \"64M\"\n",
+        dir.path().join("run").display()
+    );
+    fs::write(&config, &text).unwrap();
+    let arguments = ["--config".to_owned(), config.display().to_string()];
+    let daemon = Daemon::start_notifying(dir.path(), &arguments, &notified);
+    states(&socket);
+    for (text, outcome) in [("nonsense", "not reloaded"), (text.as_str(), "configuration reloaded")]
+    {
+        fs::write(&config, text).unwrap();
+        assert!(daemon.reload().contains(outcome), "{}", daemon.lines());
+        let states = states(&socket);
+        assert!(states.iter().any(|state| state == "RELOADING=1"), "{states:?}");
+    }
+}
