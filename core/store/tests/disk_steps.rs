@@ -160,7 +160,8 @@ fn reopen(files: &[OwnedFd], images: &[Image], full: bool) -> Store {
 
 #[test]
 fn memory_and_disk_make_sense_after_every_instruction() {
-    for (number, (name, full, step)) in STEPS.iter().enumerate() {
+    traced::each(STEPS.len(), |number| {
+        let (name, full, step) = &STEPS[number];
         let setting = Setting::new(*full);
         let files = kept(&setting.store);
         drop(setting);
@@ -184,7 +185,7 @@ fn memory_and_disk_make_sense_after_every_instruction() {
         println!("{name}: {steps} instructions, {states} states of the memory");
         assert!(states > 1, "{name}");
         assert!(values_of(&reopen(&files, &images(), *full)) == after, "{name}");
-    }
+    });
 }
 
 /// The process that is stepped. Does nothing when it is run as a test.

@@ -182,7 +182,8 @@ fn reopen(files: &[OwnedFd; 3], images: &[Image]) -> Store {
 
 #[test]
 fn the_memory_makes_sense_after_every_instruction() {
-    for (number, (name, step)) in STEPS.iter().enumerate() {
+    traced::each(STEPS.len(), |number| {
+        let (name, step) = &STEPS[number];
         let setting = Setting::new();
         let files = kept(&setting.store);
         drop(setting);
@@ -217,7 +218,7 @@ fn the_memory_makes_sense_after_every_instruction() {
         println!("{name}: {steps} instructions, {states} states of the memory");
         assert!(states > 1, "{name}");
         assert_eq!(values_of(&reopen(&files, &files.each_ref().map(image))), after, "{name}");
-    }
+    });
 }
 
 /// The process that is stepped. Does nothing when it is run as a test.

@@ -83,6 +83,19 @@ impl Map {
     }
 }
 
+/// Which children a wait is for: threads too, and none of another thread of this process.
+const OWN: libc::c_int = libc::__WALL | libc::__WNOTHREAD;
+
+/// Calls `check` for each number below `count`, on two threads, since stepping a child takes long.
+pub fn each(count: usize, check: impl Fn(usize) + Sync) {
+    let check = &check;
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            scope.spawn(move || (half..count).step_by(2).for_each(check));
+        }
+    });
+}
+
 /// Has a child carry out operation `number` instruction by instruction, and shows each state of the
 /// memory, which the first `watched` files are. Gives the instructions and the states.
 pub fn trace(
@@ -107,7 +120,7 @@ pub fn trace(
     let wait = |thread| {
         let mut status = 0;
         // SAFETY: the status is the only thing that is written.
-        let stopped = unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
+        let stopped = unsafe { libc::waitpid(thread, &mut status, OWN) };
         assert!(stopped > 0 && libc::WIFSTOPPED(status), "the child ended: {status:#x}");
         (stopped, libc::WSTOPSIG(status))
     };
@@ -143,7 +156,7 @@ pub fn trace(
     child.kill().expect("kill");
     // The death of a traced thread is told to its tracer first.
     // SAFETY: nothing is written.
-    unsafe { libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL) };
+    unsafe { libc::waitpid(thread, std::ptr::null_mut(), OWN) };
     child.wait().expect("wait");
     (steps, states)
 }
