@@ -9,7 +9,7 @@
 //! C library sets its own mask, all signals except SIGSYS and SIGBUS are blocked, except while the thread
 //! waits for a lock.
 
-use crate::birth::Birth;
+use crate::child_start::ChildStart;
 use crate::pager::pager;
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 use rustix::io::Errno;
@@ -377,8 +377,8 @@ impl Fork {
         // Holding them gives the child consistent copies.
         let windows = WINDOWS.lock();
         let files = crate::guest_ram::hold_files();
-        let birth = Birth::new();
-        let work = Work { fork: self, pager, needed, birth };
+        let start = ChildStart::new();
+        let work = Work { fork: self, pager, needed, start };
         // SAFETY: the native stack belongs to this thread while it holds `turn`. Its last bytes hold the `Work`, above
         // the part that the callee uses.
         let answer = unsafe {
@@ -393,9 +393,9 @@ impl Fork {
             drop(windows);
         }
         drop(turn);
-        let answer = birth.and_then(|birth| {
-            let answer = answer.and_then(|child| self.hear_of(birth, child));
-            birth.end();
+        let answer = start.and_then(|start| {
+            let answer = answer.and_then(|child| self.await_start(start, child));
+            start.unmap();
             answer
         });
         set_signal_mask(mask);
@@ -404,11 +404,11 @@ impl Fork {
 
     /// After the fork, in both processes: the parent waits until the child has its pager, and reports once if it
     /// gets none.
-    fn hear_of(&self, birth: Birth, child: usize) -> Result<usize, Errno> {
+    fn await_start(&self, start: ChildStart, child: usize) -> Result<usize, Errno> {
         if child == 0 {
             return Ok(0);
         }
-        birth.wait(child).map(|()| child).inspect_err(|&errno| {
+        start.wait(child).map(|()| child).inspect_err(|&errno| {
             self.close_pidfd();
             if let Some(pager) = pager()
                 && !NO_ROOM_SAID.swap(true, Ordering::Relaxed)
@@ -445,7 +445,7 @@ struct Work {
     fork: Fork,
     pager: &'static Pager,
     needed: [usize; NEEDED_MAX],
-    birth: Result<Birth, Errno>,
+    start: Result<ChildStart, Errno>,
 }
 
 extern "C" fn make_on_native_stack(work: usize) {
@@ -454,9 +454,9 @@ extern "C" fn make_on_native_stack(work: usize) {
     let _blocked = SignalsBlocked::new();
     // In in-thread mode, SIGBUS brings the needed pages in.
     let faults = set_signal_mask(!BUS_BIT);
-    let ready = work.birth.and_then(|birth| work.pager.before_fork(&work.needed).map(|()| birth));
+    let ready = work.start.and_then(|start| work.pager.before_fork(&work.needed).map(|()| start));
     set_signal_mask(faults);
-    work.fork.answer = ready.and_then(|birth| {
+    work.fork.answer = ready.and_then(|start| {
         let mut args = work.fork.args;
         if work.fork.number as libc::c_long == libc::SYS_clone3 {
             args[0] = work.fork.extended.as_ptr() as usize;
@@ -464,7 +464,7 @@ extern "C" fn make_on_native_stack(work: usize) {
         // SAFETY: the program's own system call; clone3's structure is alive and has the stated length.
         let answer = unsafe { syscall6(work.fork.number, args) };
         if answer == Ok(0) {
-            begin_child(work.pager, birth);
+            begin_child(work.pager, start);
         } else {
             work.pager.after_fork_in_parent();
         }
@@ -473,11 +473,11 @@ extern "C" fn make_on_native_stack(work: usize) {
 }
 
 /// Starts the child's own pager, before any other code runs in the child.
-fn begin_child(pager: &'static Pager, birth: Birth) {
+fn begin_child(pager: &'static Pager, start: ChildStart) {
     match pager.after_fork_in_child(process::own_number()) {
-        Ok(()) => birth.succeed(),
+        Ok(()) => start.succeed(),
         // The child can't reach its far pages. It must end, or it would read zeros.
-        Err(error) if birth.fail(error) => exit_process(1),
+        Err(error) if start.fail(error) => exit_process(1),
         Err(error) => {
             pager.refuse_fork(error.errno());
             process::die_by(Signal::BUS);

@@ -5,8 +5,8 @@
 //! mode interposes signal functions, reads and writes. The rest of the program is unchanged.
 
 mod address_space;
-mod birth;
 mod calls;
+mod child_start;
 mod fork;
 mod guest_ram;
 mod heap;
