@@ -1,10 +1,12 @@
 //! Answers to requests that are not valid HTTP.
 //!
 //! hyper answers them itself, with a status and no body. [`HeldAnswer`] keeps such an answer, so that another one can be
-//! sent in its place.
+//! sent in its place. It tells these answers from the router's own by [`Answered`].
 
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ use tokio::time::timeout;
 /// Makes the answer to a request that is not valid HTTP, from its status.
 pub type InvalidAnswer = fn(StatusCode) -> Response<String>;
 
+/// How the head of every answer begins.
+const VERSION: &[u8] = b"HTTP/1.1 ";
 /// How an answer of hyper's own ends: it has no body.
 const NO_BODY: &[u8] = b"content-length: 0\r\n";
 /// Most bytes and longest time for what the peer still sends: a connection that is closed with unread bytes is reset,
@@ -40,15 +44,38 @@ pub fn detail(status: StatusCode) -> String {
     }
 }
 
+/// The number of answers that the router has made and hyper has not written.
+#[derive(Clone, Default)]
+pub(crate) struct Answered(Arc<AtomicU64>);
+
+impl Answered {
+    /// The router has made an answer.
+    pub(crate) fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn is_any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+
+    /// The head of an answer was written. If one write had two of them, the count stays too high, and an answer of
+    /// hyper's own may pass unchanged.
+    fn written(&self) {
+        let less = |count: u64| Some(count.saturating_sub(1));
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+}
+
 /// A stream that keeps an answer of hyper's own until other bytes follow it.
 pub(crate) struct HeldAnswer<S> {
     stream: S,
+    answered: Answered,
     held: Vec<u8>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> HeldAnswer<S> {
-    pub(crate) const fn new(stream: S) -> Self {
-        Self { stream, held: Vec::new() }
+    pub(crate) const fn new(stream: S, answered: Answered) -> Self {
+        Self { stream, answered, held: Vec::new() }
     }
 
     /// Sends the answer of `invalid` in place of the one that is kept, and closes the connection.
@@ -83,13 +110,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HeldAnswer<S> {
     }
 
     fn hold(&mut self, bytes: &[u8]) -> bool {
-        let is_own = status_of(bytes).is_some()
+        let is_own = !self.answered.is_any()
+            && status_of(bytes).is_some()
             && bytes.ends_with(b"\r\n\r\n")
             && bytes.windows(NO_BODY.len()).any(|part| part == NO_BODY);
         if is_own {
             self.held.extend_from_slice(bytes);
         }
         is_own
+    }
+
+    /// Bytes were written.
+    fn note(&self, bytes: &[u8]) {
+        if bytes.starts_with(VERSION) {
+            self.answered.written();
+        }
     }
 
     /// Writes what is kept: other bytes follow it.
@@ -107,7 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> HeldAnswer<S> {
 
 /// The status of a client's error, if `answer` is the head of one.
 fn status_of(answer: &[u8]) -> Option<StatusCode> {
-    let status = answer.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
+    let status = answer.strip_prefix(VERSION)?.get(..3)?;
     StatusCode::from_bytes(status).ok().filter(StatusCode::is_client_error)
 }
 
@@ -131,7 +166,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeldAnswer<S> {
         if self.hold(bytes) {
             return Poll::Ready(Ok(bytes.len()));
         }
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = ready!(Pin::new(&mut self.stream).poll_write(cx, bytes))?;
+        self.note(bytes);
+        Poll::Ready(Ok(written))
     }
 
     fn poll_write_vectored(
@@ -141,12 +178,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for HeldAnswer<S> {
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_held(cx))?;
         let mut filled = parts.iter().filter(|part| !part.is_empty());
-        if let (Some(only), None) = (filled.next(), filled.next())
+        let (first, second) = (filled.next(), filled.next());
+        if let (Some(only), None) = (first, second)
             && self.hold(only)
         {
             return Poll::Ready(Ok(only.len()));
         }
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(cx, parts))?;
+        self.note(first.map_or(&[], |first| &**first));
+        Poll::Ready(Ok(written))
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -1,18 +1,19 @@
 //! HTTP/1.1 on one connection.
 
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware;
+use axum::response::Response;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
-use crate::invalid::{HeldAnswer, InvalidAnswer};
+use crate::invalid::{Answered, HeldAnswer, InvalidAnswer};
 use crate::stall::{BodyDeadline, WriteDeadline};
 
 /// Most bytes of a request's head. A longer one is answered with status 431.
@@ -47,8 +48,17 @@ where
     let bounded = move |request: Request| async move {
         request.map(|body| Body::new(BodyDeadline::new(body, stall)))
     };
-    let service = router.layer(middleware::map_request(bounded));
-    let stream = HeldAnswer::new(WriteDeadline::new(stream, stall));
+    let answered = Answered::default();
+    let note = {
+        let answered = answered.clone();
+        move |answer: Response| {
+            answered.add();
+            ready(answer)
+        }
+    };
+    let service =
+        router.layer(middleware::map_request(bounded)).layer(middleware::map_response(note));
+    let stream = HeldAnswer::new(WriteDeadline::new(stream, stall), answered);
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head)

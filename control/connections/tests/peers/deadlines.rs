@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use spillway_connections::{Deadlines, HEAD_BYTES_MAX};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{sleep, timeout};
 
@@ -104,4 +104,26 @@ async fn a_head_has_a_most_length() {
     stream.write_all(head.as_bytes()).await.unwrap();
     let answer = until_closed(&mut stream).await;
     assert!(answer.starts_with("HTTP/1.1 431 ") && answer.contains("16 KiB"), "{answer}");
+}
+
+#[tokio::test]
+async fn an_answer_without_a_body_is_sent_while_its_connection_stays() {
+    let address = over_tcp(MANY, NEVER).await;
+    let mut stream = connect(address).await;
+    let request = "POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 0\r\n\r\n";
+    for count in [1, 2, 3] {
+        stream.write_all(request.repeat(count).as_bytes()).await.unwrap();
+        let mut answers = Vec::new();
+        let read = async {
+            while String::from_utf8_lossy(&answers).matches("\r\n\r\n").count() < count {
+                assert!(stream.read_buf(&mut answers).await.unwrap() > 0, "it is closed");
+            }
+        };
+        timeout(GIVEN_UP, read).await.expect("the server keeps an answer");
+        let answers = String::from_utf8(answers).unwrap();
+        assert_eq!(answers.matches("HTTP/1.1 405 ").count(), count, "{answers}");
+    }
+    stream.write_all(b"nonsense\r\n\r\n").await.unwrap();
+    let answer = until_closed(&mut stream).await;
+    assert!(answer.starts_with("HTTP/1.1 400 ") && answer.contains("not valid"), "{answer}");
 }
