@@ -32,10 +32,7 @@ pub unsafe fn start_again(
     // SAFETY: a list of strings, as the caller promises.
     let entries = unsafe { strings(environment) };
     let before = entries.iter().find_map(|entry| entry.to_bytes().strip_prefix(PRELOAD))?;
-    let others: Vec<&[u8]> = before
-        .split(|byte| b": ".contains(byte))
-        .filter(|path| !path.is_empty() && !path.ends_with(LIBRARY))
-        .collect();
+    let others = without_library(before)?;
     let preload = CString::new([PRELOAD, &others.join(&b':')].concat()).ok()?;
     let kept = entries.iter().copied().filter(|entry| !entry.to_bytes().starts_with(PRELOAD));
     let preload = Some(preload.as_c_str()).filter(|_| !others.is_empty());
@@ -46,6 +43,14 @@ pub unsafe fn start_again(
     // SAFETY: a path and two lists of strings, all of which outlive the call.
     let _ = unsafe { syscall6(number::EXECVE, args) };
     None
+}
+
+/// The preloaded libraries but this one. `None` if this one is not among them under its own name: it would be loaded
+/// again, and the program would start again for ever.
+fn without_library(preloaded: &[u8]) -> Option<Vec<&[u8]>> {
+    let paths = preloaded.split(|byte| b": ".contains(byte)).filter(|path| !path.is_empty());
+    let (own, others): (Vec<_>, Vec<_>) = paths.partition(|path| path.ends_with(LIBRARY));
+    (!own.is_empty()).then_some(others)
 }
 
 /// The program's file by the name with which it was started, if that still leads there: it is the name of the process
@@ -72,4 +77,23 @@ unsafe fn strings(list: *const *const c_char) -> Vec<&'static CStr> {
     let all = (0..).map(|at| unsafe { *list.add(at) });
     // SAFETY: as above.
     all.take_while(|entry| !entry.is_null()).map(|entry| unsafe { CStr::from_ptr(entry) }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_starts_again_only_without_this_library() {
+        let others = |preloaded: &'static str| without_library(preloaded.as_bytes());
+        let own = "/usr/lib/spillway/libspillway_preload.so";
+        assert_eq!(without_library(own.as_bytes()), Some(vec![]));
+        assert_eq!(
+            others("/lib/first.so:/x/libspillway_preload.so /lib/last.so"),
+            Some(vec![&b"/lib/first.so"[..], b"/lib/last.so"])
+        );
+        assert_eq!(others("/lib/first.so"), None);
+        assert_eq!(others("/x/renamed.so:"), None);
+        assert_eq!(others(""), None);
+    }
 }
