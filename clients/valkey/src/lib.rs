@@ -19,6 +19,7 @@ mod commands;
 mod discards;
 mod error;
 mod fetch;
+mod many;
 mod server;
 mod session;
 mod spill;

@@ -3,13 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use spillway_client::{Get, Key, Operation, Pool, PoolSpec, Put, Ring, RingOptions, Store};
+use spillway_client::{
+    Get, Key, Operation, Outcome, Pool, PoolSpec, Put, Ring, RingOptions, Store,
+};
 use twox_hash::XxHash3_64;
 
 use crate::error::Error;
 
 /// Bytes of a chunk. A value lies in the store as chunks; the ring carries one at a time.
 pub const CHUNK_BYTES: usize = 1 << 20;
+/// Most bytes and most values that are read together. A longer value is read alone.
+const GROUP_BYTES: u64 = 4 << 20;
+const GROUP_VALUES: usize = 256;
 /// Bits of a chunk's number that are its index under the object.
 const INDEX_BITS: u32 = 20;
 
@@ -26,6 +31,18 @@ impl Extent {
     /// The number of chunks.
     pub const fn chunks(self) -> u64 {
         self.bytes.div_ceil(CHUNK_BYTES as u64)
+    }
+
+    /// New memory of the server for the value.
+    ///
+    /// # Errors
+    /// [`Error::Memory`].
+    pub fn buffer(self) -> Result<Vec<u8>, Error> {
+        let mut buffer = Vec::new();
+        let bytes = usize::try_from(self.bytes).unwrap_or(usize::MAX);
+        buffer.try_reserve_exact(bytes).map_err(|_| Error::Memory(self.bytes))?;
+        buffer.resize(bytes, 0);
+        Ok(buffer)
     }
 
     fn keys(self) -> impl Iterator<Item = Key> {
@@ -128,11 +145,43 @@ impl Session {
     }
 
     fn read_chunk(&self, key: Key, chunk: &mut [u8]) -> Result<(), Error> {
-        match self.store.get(self.pool, key, chunk).map_err(away)? {
-            Get::Hit(bytes) if bytes == chunk.len() => Ok(()),
-            Get::Hit(_) | Get::Short(_) => Err(Error::Checksum),
-            Get::Miss => Err(Error::Lost),
+        whole(self.store.get(self.pool, key, chunk).map_err(away)?, chunk)
+    }
+
+    /// Reads values, each with its checksum, in groups: the store works on all chunks of a group at the same time.
+    pub fn read_many(&self, values: &[(Extent, u64)]) -> Result<Vec<Vec<u8>>, Error> {
+        let mut read = Vec::with_capacity(values.len());
+        while let Some(left) = values.get(read.len()..).filter(|left| !left.is_empty()) {
+            let group = &left[..group(left)];
+            let mut buffers: Vec<Vec<u8>> =
+                group.iter().map(|(extent, _)| extent.buffer()).collect::<Result<_, _>>()?;
+            self.read_group(group, &mut buffers)?;
+            read.append(&mut buffers);
         }
+        Ok(read)
+    }
+
+    /// Reads values into `buffers`, whose lengths are those of the values.
+    fn read_group(&self, values: &[(Extent, u64)], buffers: &mut [Vec<u8>]) -> Result<(), Error> {
+        let pool = self.pool;
+        let chunks = values
+            .iter()
+            .zip(buffers.iter_mut())
+            .flat_map(|((extent, _), buffer)| extent.keys().zip(buffer.chunks_mut(CHUNK_BYTES)));
+        let mut operations: Vec<_> =
+            chunks.map(|(key, value)| Operation::Get { pool, key, value }).collect();
+        let mut outcomes = Vec::new();
+        self.store.batch(&mut operations, &mut outcomes);
+        for (operation, outcome) in operations.iter().zip(outcomes) {
+            match (operation, outcome.map_err(away)?) {
+                (Operation::Get { value, .. }, Outcome::Get(get)) => whole(get, value)?,
+                _ => return Err(Error::Away),
+            }
+        }
+        let is_right = |((extent, sum), buffer): (&(Extent, u64), &Vec<u8>)| {
+            buffer.chunks(CHUNK_BYTES).fold(extent.first, checksum) == *sum
+        };
+        if values.iter().zip(buffers.iter()).all(is_right) { Ok(()) } else { Err(Error::Checksum) }
     }
 
     /// Removes values.
@@ -146,6 +195,25 @@ impl Session {
         let mut outcomes = Vec::new();
         self.store.batch(&mut operations, &mut outcomes);
         outcomes.into_iter().try_for_each(|outcome| outcome.map(|_| ()).map_err(away))
+    }
+}
+
+/// How many of the first values are read together, at least one.
+fn group(values: &[(Extent, u64)]) -> usize {
+    let mut bytes = 0;
+    let fits = |(extent, _): &&(Extent, u64)| {
+        bytes += extent.bytes;
+        bytes <= GROUP_BYTES
+    };
+    values.iter().take(GROUP_VALUES).take_while(fits).count().max(1)
+}
+
+/// Whether a get has filled a chunk.
+const fn whole(get: Get, chunk: &[u8]) -> Result<(), Error> {
+    match get {
+        Get::Hit(bytes) if bytes == chunk.len() => Ok(()),
+        Get::Hit(_) | Get::Short(_) => Err(Error::Checksum),
+        Get::Miss => Err(Error::Lost),
     }
 }
 
@@ -190,6 +258,43 @@ mod tests {
             assert_eq!(pieces, put);
             first += extent.chunks();
         }
+    }
+
+    #[test]
+    fn many_values_come_back_each_under_its_own_number() {
+        let session = session();
+        let lengths = (0..600).map(|at| 1 + at * 13 % 5000);
+        let lengths = lengths.chain([3 * CHUNK_BYTES + 7, 1, 5 * CHUNK_BYTES, CHUNK_BYTES]);
+        let (mut first, mut values, mut put) = (0, Vec::new(), Vec::new());
+        for bytes in lengths {
+            let extent = Extent { first, bytes: bytes as u64 };
+            let mut bytes = value(bytes);
+            bytes[0] = first as u8;
+            values.push((extent, session.put(extent, &bytes).unwrap().unwrap()));
+            put.push(bytes);
+            first += extent.chunks();
+        }
+        assert_eq!(session.read_many(&values).unwrap(), put);
+        assert_eq!(session.read_many(&[]).unwrap(), Vec::<Vec<u8>>::new());
+        // One that is wrong or missing fails all.
+        let mut wrong = values.clone();
+        wrong[301].1 ^= 1;
+        assert!(matches!(session.read_many(&wrong), Err(Error::Checksum)));
+        wrong = values.clone();
+        wrong[10].0.bytes += 1;
+        assert!(matches!(session.read_many(&wrong), Err(Error::Checksum)));
+        session.flush(&[values[599].0]).unwrap();
+        assert!(matches!(session.read_many(&values), Err(Error::Lost)));
+    }
+
+    #[test]
+    fn a_group_is_bounded_and_a_longer_value_is_alone() {
+        let of = |bytes| (Extent { first: 0, bytes }, 0);
+        assert_eq!(group(&[of(1); 1000]), GROUP_VALUES);
+        assert_eq!(group(&[of(GROUP_BYTES / 2), of(GROUP_BYTES / 2), of(1)]), 2);
+        assert_eq!(group(&[of(1), of(GROUP_BYTES), of(1)]), 1);
+        assert_eq!(group(&[of(GROUP_BYTES + 1), of(1)]), 1);
+        assert_eq!(group(&[of(7)]), 1);
     }
 
     #[test]

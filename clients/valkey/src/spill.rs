@@ -196,17 +196,22 @@ impl Spill {
 
     /// Reads a value into new memory of the server.
     pub fn read(&self, extent: Extent, sum: u64) -> Result<Vec<u8>, Error> {
-        let mut value = Vec::new();
-        let bytes = usize::try_from(extent.bytes).unwrap_or(usize::MAX);
-        value.try_reserve_exact(bytes).map_err(|_| Error::Memory(extent.bytes))?;
-        value.resize(bytes, 0);
+        let mut value = extent.buffer()?;
         self.read_into(extent, sum, &mut value)?;
         Ok(value)
     }
 
+    /// Reads values, each with its checksum, many at a time. If one can't be read, none counts as read.
+    pub fn read_many(&self, values: &[(Extent, u64)]) -> Result<Vec<Vec<u8>>, Error> {
+        let Some(oldest) = values.iter().map(|(extent, _)| extent.first).min() else {
+            return Ok(Vec::new());
+        };
+        self.with_session(oldest, values.len(), |session| session.read_many(values))
+    }
+
     /// Reads a value into `value`, whose length is the value's.
     pub fn read_into(&self, extent: Extent, sum: u64, value: &mut [u8]) -> Result<(), Error> {
-        self.with_session(extent, |session| session.read(extent, sum, value))
+        self.with_session(extent.first, 1, |session| session.read(extent, sum, value))
     }
 
     /// Reads a value chunk by chunk. The chunks are verified only when this returns without an error.
@@ -216,16 +221,18 @@ impl Spill {
         sum: u64,
         take: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Error> {
-        self.with_session(extent, |session| session.read_each(extent, sum, take))
+        self.with_session(extent.first, 1, |session| session.read_each(extent, sum, take))
     }
 
-    /// Calls `read` with the connection of this process.
-    fn with_session(
+    /// Calls `read` with the connection of this process. It reads `count` values; the lowest number of a chunk is
+    /// `oldest`.
+    fn with_session<T>(
         &self,
-        extent: Extent,
-        read: impl FnOnce(&Session) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let is_lost = extent.first < self.lost_below.load(Ordering::Acquire);
+        oldest: u64,
+        count: usize,
+        read: impl FnOnce(&Session) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let is_lost = oldest < self.lost_below.load(Ordering::Acquire);
         if self.in_child() {
             if is_lost {
                 return Err(Error::Lost);
@@ -235,14 +242,14 @@ impl Spill {
                 Err(_) => Err(Error::Away),
             };
         }
-        self.counters.fetches.fetch_add(1, Ordering::Relaxed);
+        self.counters.fetches.fetch_add(count as u64, Ordering::Relaxed);
         let session =
             if is_lost { Err(Error::Lost) } else { self.session().clone().ok_or(Error::Away) };
         let done = session
             .and_then(|session| read(&session).inspect_err(|error| self.note(&session, error)));
         // A read that never reached the store counts as failed too.
         done.inspect_err(|_| {
-            self.counters.failed.fetch_add(1, Ordering::Relaxed);
+            self.counters.failed.fetch_add(count as u64, Ordering::Relaxed);
         })
     }
 

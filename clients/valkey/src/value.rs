@@ -17,6 +17,8 @@ use crate::uses::Uses;
 
 /// The largest value that is accepted from a dump: the server's own default bound on strings.
 const VALUE_BYTES_MAX: u64 = 512 << 20;
+/// A value that was read this often comes back, if there is room.
+pub const HOT_USES: u8 = 2;
 /// Follows a complete value in a dump.
 const WHOLE: u64 = 1;
 /// Follows a value that could not be read: loading the dump fails.
@@ -83,6 +85,11 @@ impl SpilledValue {
     /// The length.
     pub const fn bytes(&self) -> u64 {
         self.extent.bytes
+    }
+
+    /// Its place in the store, and its checksum.
+    pub const fn place(&self) -> (Extent, u64) {
+        (self.extent, self.checksum)
     }
 
     /// Reads the bytes. Any thread may call it.

@@ -7,6 +7,7 @@ mod unspill;
 
 use crate::server::{Context, register_command};
 
+pub use read::reply;
 pub use unspill::each_value;
 
 /// The reply to contradictory or malformed options.

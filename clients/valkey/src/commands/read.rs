@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_int};
 
 use crate::error::WRONG_TYPE;
 use crate::fetch::wait_for;
+use crate::many::{Wanted, read_all};
 use crate::server::{Arity, Command, Context, Found, Key, Text};
 use crate::statistics;
 use crate::value::Value;
@@ -60,17 +61,13 @@ impl Command for GetMany {
     const ARITY: Arity = Arity::AtLeast(2);
 
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        let wanted = |name| Wanted::of_key(&Key::read(context, name).find());
         // Read all values before the first reply: one that can't be read fails the whole command.
-        let mut values = Vec::with_capacity(arguments.len() - 1);
-        for name in &arguments[1..] {
-            let key = Key::read(context, name);
-            values.push(match key.find() {
-                Found::Other => None,
-                found => bytes_of(&found)?.map(Cow::into_owned),
-            });
-        }
+        let values = read_all(arguments[1..].iter().map(wanted).collect());
+        let values = values.map_err(|error| error.to_string())?;
         context.reply_array(values.len());
-        values.iter().for_each(|value| reply(context, value.as_deref()));
+        // Each is freed as soon as the server has its bytes in the reply.
+        values.into_iter().for_each(|value| reply(context, value.as_deref()));
         Ok(())
     }
 }

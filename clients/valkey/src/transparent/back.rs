@@ -17,13 +17,7 @@ pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String
     let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
     let text = value.text().map_err(|error| error.to_string())?;
     let apart = value.was_apart();
-    move_to(context, &mut key, |key| {
-        let set = key.set_plain(text.text());
-        if apart {
-            key.keep_apart();
-        }
-        set
-    });
+    place(context, &mut key, &text, apart);
     written::came_back(context, name);
     Ok(true)
 }
@@ -31,8 +25,19 @@ pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String
 /// Turns a key's value, whose bytes are `bytes`, into a plain string.
 pub fn put_back(context: &Context<'_>, name: &Text<'_>, bytes: &[u8]) {
     let mut key = Key::quiet(context, name);
-    if matches!(key.kind::<Value>(), Kind::Ours(_)) {
-        let text = OwnText::new(bytes);
-        move_to(context, &mut key, |key| key.set_plain(text.text()));
+    if let Kind::Ours(value) = key.kind::<Value>() {
+        let apart = value.was_apart();
+        place(context, &mut key, &OwnText::new(bytes), apart);
     }
+}
+
+/// Replaces a key's value by a string, which the server stores as it did before.
+fn place(context: &Context<'_>, key: &mut Key<'_>, text: &OwnText, apart: bool) {
+    move_to(context, key, |key| {
+        let set = key.set_plain(text.text());
+        if apart {
+            key.keep_apart();
+        }
+        set
+    });
 }

@@ -14,6 +14,7 @@
 mod back;
 mod filter;
 mod hand;
+mod many;
 mod moves;
 mod native;
 mod patterns;

@@ -3,18 +3,17 @@
 use std::ffi::{CStr, c_int};
 
 use super::back::{bring_back, put_back};
+use super::many;
 use super::patterns::{bring_back_for_digest, bring_back_for_migrate, bring_back_for_sort};
 use super::pressure;
 use super::table::{LETTING_IN, NATIVES, Native, Need, find};
 use super::users;
 use crate::fetch::wait_for;
 use crate::server::{Arity, Command, Context, Key, Kind, OwnText, Text, Told, register_for_native};
-use crate::value::Value;
+use crate::value::{HOT_USES, Value};
 
 /// Length of both prefixes of the module's names.
 const PREFIX: usize = "spill.do.".len();
-/// A value that was read this often comes back, if there is room.
-const USES: u8 = 2;
 
 /// A command that forwards to one of the server's, by its name.
 struct Forwarded;
@@ -109,6 +108,9 @@ fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Res
     if native.name == c"scan" {
         return scan(context, arguments);
     }
+    if native.name == c"mget" {
+        return many::answer(context, &arguments[1..]);
+    }
     let [_, name] = arguments else { return Ok(false) };
     if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
         return Ok(false);
@@ -120,7 +122,7 @@ fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Res
         b"type" => context.reply_word(c"string"),
         b"strlen" => context.reply_number(value.bytes()),
         _ => {
-            let hot = value.used() >= USES && !pressure::is_above_low() && !pressure::is_always();
+            let hot = value.used() >= HOT_USES && pressure::has_room();
             if wait_for(context, value, hot.then_some(put_back)) {
                 return Ok(true);
             }

@@ -45,6 +45,11 @@ pub fn is_above_low() -> bool {
     memory_used() >= low()
 }
 
+/// Whether a value that is read often may come back into the server.
+pub fn has_room() -> bool {
+    !is_above_low() && !is_always()
+}
+
 /// Whether the server is about to evict keys or refuse commands. The remainder is for commands that run while the store
 /// is slow: evicting values that lie there frees almost nothing.
 pub fn is_near_limit(used: f32) -> bool {

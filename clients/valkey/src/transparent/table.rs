@@ -9,7 +9,7 @@ use crate::server::{Arity, Told};
 pub enum Need {
     /// Bring back the values of its keys.
     Keys,
-    /// Nothing, if the metadata of a value in the store is enough for the reply: then reply with it.
+    /// Reply, if it meets a value of the module: from its metadata or its bytes, without bringing it back.
     Answer,
     /// Also bring back the values of the keys that its patterns refer to.
     Patterns,
@@ -80,7 +80,7 @@ natives! {
     "get" Exactly(2) "readonly fast" ONE, Never, Answer;
     "strlen" Exactly(2) "readonly fast" ONE, Never, Answer;
     "type" Exactly(2) "readonly fast" ONE, Never, Answer;
-    "mget" AtLeast(2) "readonly fast" ALL, Never, Keys;
+    "mget" AtLeast(2) "readonly fast" ALL, Never, Answer;
     "getrange" Exactly(4) "readonly" ONE, Never, Keys;
     "substr" Exactly(4) "readonly" ONE, Never, Keys;
     "getbit" Exactly(3) "readonly fast" ONE, Never, Keys;
