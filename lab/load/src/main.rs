@@ -1,7 +1,7 @@
 //! Loads a memcached with verifiable values, and measures its answers.
 //!
 //! `spillway-load run` fills a server, sends a skewed mix of requests, then reads every value once more. It compares
-//! each value byte by byte with the last written one. `spillway-load table` prints two runs side by side.
+//! each value byte by byte with the last written one. `spillway-load table` prints two or three runs side by side.
 //!
 //! `spillway-load study`, `replay` and `curve` are the load of the memcached study (lab/blade-study): a cache of web
 //! pages with the sizes and the popularity in the memory-blade paper.
@@ -45,7 +45,14 @@ enum Command {
         #[arg(long)]
         output: PathBuf,
     },
-    /// Prints two runs side by side.
+    /// Prints the limit, bytes, of a control group with the local memory of a paged run.
+    Limit {
+        /// Measurements of the paged server.
+        paged: PathBuf,
+        /// Statistics of the paged run.
+        stats: PathBuf,
+    },
+    /// Prints two or three runs side by side.
     Table {
         /// Measurements of the server with all its memory.
         plain: PathBuf,
@@ -53,6 +60,11 @@ enum Command {
         paged: PathBuf,
         /// Statistics of the paged run.
         stats: PathBuf,
+        /// Measurements of the server with swap on zram.
+        #[arg(requires = "group")]
+        zram: Option<PathBuf>,
+        /// The figures of its control group.
+        group: Option<PathBuf>,
     },
     /// Sends requests to a cache of web pages, in a closed loop and an open loop. Writes its measurements as JSON.
     Study(study::Study),
@@ -73,7 +85,11 @@ fn main() -> anyhow::Result<()> {
             anyhow::ensure!(measured.wrong == 0, "{} values are wrong", measured.wrong);
             Ok(())
         }
-        Command::Table { plain, paged, stats } => table::print(&plain, &paged, &stats),
+        Command::Limit { paged, stats } => table::print_limit(&paged, &stats),
+        Command::Table { plain, paged, stats, zram, group } => {
+            let zram = zram.as_deref().zip(group.as_deref());
+            table::print(&plain, &paged, &stats, zram)
+        }
         Command::Study(study) => study.run(),
         Command::Replay(replay) => replay.run(),
         Command::Curve(curve) => curve.run(),
