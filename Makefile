@@ -64,7 +64,7 @@ MKDOCS := 1.6.1
 CODESPELL := 2.4.3
 OPENAPI := 0.9.0
 PAGE_TOOLS := target/tools/mkdocs-$(MKDOCS)-codespell-$(CODESPELL)-openapi-$(OPENAPI)
-PAGES := README.md ARCHITECTURE.md CHANGELOG.md docs
+PAGES := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs
 
 $(PAGE_TOOLS)/complete:
 	@lab/setup site
@@ -111,6 +111,7 @@ install: build
 	[ -e $(DESTDIR)/etc/spillway/spillwayd.toml ] || install -D -m 644 packaging/spillwayd.toml $(DESTDIR)/etc/spillway/spillwayd.toml
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	target/release/spillway man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -D -m 644 packaging/man/spillwayd.8 $(DESTDIR)$(PREFIX)/share/man/man8/spillwayd.8
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	target/release/spillway completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/spillway
@@ -120,6 +121,7 @@ install: build
 
 install-agent: agent
 	install -D -m 755 $(AGENT) $(DESTDIR)$(PREFIX)/bin/spillway-agent
+	install -D -m 644 packaging/man/spillway-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/spillway-agent.8
 	install -D -m 644 packaging/systemd/70-spillway-agent.rules $(DESTDIR)/usr/lib/udev/rules.d/70-spillway-agent.rules
 	install -d $(DESTDIR)/etc/systemd/system
 	sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/systemd/spillway-agent.service \

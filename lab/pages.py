@@ -10,7 +10,7 @@ LEFT_OUT = {
     ("README.md", "make demo    # installs what is missing, builds, runs memcached in a fraction of its memory, shows what happened"):
         "CI itself: .ci/run",
     ("docs/clients.md", "mount -t hugetlbfs none /dev/hugepages"): "in a guest: lab/tests/guest-window",
-    ("docs/daemon.md", 'b$ nvme connect -t tcp -a 192.0.2.1 -s 4420 -n nqn.2026-11.io.spillway:blocks --dhchap-secret "$(cat b.secret)"'):
+    ("docs/daemon.md", 'b$ nvme connect -t tcp -a 192.0.2.1 -s 4420 -n nqn.2026-11.io.spillway:blocks --dhchap-secret "$(cat b.secret)" -c 1 -l -1'):
         "the kernel's nvme-tcp: lab/long/guest-nvme-tcp",
     ("docs/daemon.md", "here$ spillway client export alice > alice.pools        # her puts are refused here from now on"):
         "two daemons: lab/tests/daemon-moved",
@@ -27,6 +27,7 @@ LEFT_OUT = {
         "for a guest's image: lab/tests/guest-agent",
     ("docs/guests.md", "spillway-agent need 512M       # exits with 0 if anything was granted, and prints how much; else with 1 and the reason"):
         "in a guest: lab/tests/guest-agent",
+    ("docs/hardening.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
     ("docs/install.md", "make install PREFIX=/usr"): "a service manager: lab/tests/installed, lab/long/daemon-systemd",
     ("docs/install.md", "make deb                                      # builds the packages: target/deb/*.deb"):
         "builds and installs packages: lab/long/debian-packages",
@@ -72,6 +73,12 @@ BEFORE = {
     ("docs/python.md", "/tmp/spillway-python/bin/python example.py"): PACKAGE,
     ("docs/policies.md", "spillway policy set utility --miss 500us      # until the daemon is stopped; memory.policy in its configuration is for good"):
         "spillway serve --capacity 1G",
+    ("docs/upgrade.md", "spillwayd --check --config /etc/spillway/spillwayd.toml"):
+        "mkdir -p /etc/spillway && printf '[[client]]\\nname = \"alice\"\\nuid = 0\\n' > /etc/spillway/spillwayd.toml",
+    # A service manager would do this.
+    ("docs/upgrade.md", "spillway client export alice > alice.pools"):
+        "systemctl() { case $1 in stop) end_daemon ;; start) spillwayd --config /etc/spillway/spillwayd.toml & daemon=$!; "
+        "wait_until spillway stat ;; esac; }; systemctl start && spillway pool create --client alice --block 1M --name disk",
 }
 
 
@@ -89,6 +96,7 @@ AFTER = {
         "{ spillway serve --capacity 1G & daemon=$!; wait_until spillway stat; }",
     ("docs/dashboard.md", "[listen]"):
         as_unit("curl -fsS -H \"Authorization: Bearer $(cat /etc/spillway/token)\" http://127.0.0.1:8430/v1/clients"),
+    ("docs/upgrade.md", "spillway client export alice > alice.pools"): "spillway pool list | grep -w disk",
     ("docs/blades.md", "spillway run --local 16M --blade nvme+tcp://one.example --mirror nvme+tcp://two.example -- sort big.txt > sorted.txt"):
         "sort big.txt | cmp - sorted.txt",
 }
