@@ -1,5 +1,7 @@
 //! The interface of every store, whatever the transport.
 
+use std::time::Instant;
+
 use spillway_types::{Get, Key, PoolSpec, Put, Statistics};
 
 use crate::Error;
@@ -151,6 +153,23 @@ pub trait Store: Send + Sync {
     fn batch(&self, operations: &mut [Operation<'_>], outcomes: &mut Vec<Result<Outcome, Error>>) {
         outcomes.clear();
         outcomes.extend(operations.iter_mut().map(|operation| self.execute(operation)));
+    }
+
+    /// [`Self::batch`] that sends no more operations once it is `until`. Those that it has not sent have
+    /// [`Error::Timeout`], and no effect; then it returns false.
+    fn batch_until(
+        &self,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut Vec<Result<Outcome, Error>>,
+        until: Instant,
+    ) -> bool {
+        outcomes.clear();
+        let mut sent_all = true;
+        outcomes.extend(operations.iter_mut().map(|operation| {
+            sent_all &= Instant::now() < until;
+            if sent_all { self.execute(operation) } else { Err(Error::Timeout) }
+        }));
+        sent_all
     }
 
     /// The counters of this client, over all its connections.

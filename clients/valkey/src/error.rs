@@ -9,6 +9,9 @@ pub enum Error {
     /// There is no connection to the store.
     #[error("SPILL store is away")]
     Away,
+    /// The store answers, but a command's values did not arrive in the time that one command has.
+    #[error("SPILL the store is too slow: the command's values did not arrive within deadline-ms")]
+    Slow,
     /// This server's pool in the store was destroyed.
     #[error("SPILL the store has lost the value: its pool was destroyed")]
     NoPool,

@@ -16,6 +16,7 @@
 
 mod arguments;
 mod commands;
+mod deadline;
 mod discards;
 mod error;
 mod fetch;

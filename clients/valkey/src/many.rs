@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::server::Found;
 use crate::spill::spill;
@@ -41,13 +42,13 @@ impl Wanted {
 ///
 /// # Errors
 /// Why one of them can't be read.
-pub fn read_all(wanted: Vec<Wanted>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+pub fn read_all(wanted: Vec<Wanted>, deadline: Deadline) -> Result<Vec<Option<Vec<u8>>>, Error> {
     let in_store = |one: &Wanted| match one {
         Wanted::InStore(value) => Some(value.place()),
         Wanted::Nothing | Wanted::Here(_) => None,
     };
     let places: Vec<_> = wanted.iter().filter_map(in_store).collect();
-    let mut read = spill().read_many(&places)?.into_iter();
+    let mut read = spill().read_many(&places, deadline)?.into_iter();
     let bytes = |one| match one {
         Wanted::Nothing => None,
         Wanted::Here(bytes) => Some(bytes),

@@ -8,6 +8,7 @@ use spillway_client::{
 };
 use twox_hash::XxHash3_64;
 
+use crate::deadline::Deadline;
 use crate::error::Error;
 
 /// Bytes of a chunk. A value lies in the store as chunks; the ring carries one at a time.
@@ -116,9 +117,18 @@ impl Session {
     }
 
     /// Reads a value into `value`, whose length is the value's.
-    pub fn read(&self, extent: Extent, sum: u64, value: &mut [u8]) -> Result<(), Error> {
+    pub fn read(
+        &self,
+        extent: Extent,
+        sum: u64,
+        value: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         let mut found = extent.first;
         for (key, chunk) in extent.keys().zip(value.chunks_mut(CHUNK_BYTES)) {
+            if deadline.has_passed() {
+                return Err(Error::Slow);
+            }
             self.read_chunk(key, chunk)?;
             found = checksum(found, chunk);
         }
@@ -149,20 +159,29 @@ impl Session {
     }
 
     /// Reads values, each with its checksum, in groups: the store works on all chunks of a group at the same time.
-    pub fn read_many(&self, values: &[(Extent, u64)]) -> Result<Vec<Vec<u8>>, Error> {
+    pub fn read_many(
+        &self,
+        values: &[(Extent, u64)],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         let mut read = Vec::with_capacity(values.len());
         while let Some(left) = values.get(read.len()..).filter(|left| !left.is_empty()) {
             let group = &left[..group(left)];
             let mut buffers: Vec<Vec<u8>> =
                 group.iter().map(|(extent, _)| extent.buffer()).collect::<Result<_, _>>()?;
-            self.read_group(group, &mut buffers)?;
+            self.read_group(group, &mut buffers, deadline)?;
             read.append(&mut buffers);
         }
         Ok(read)
     }
 
     /// Reads values into `buffers`, whose lengths are those of the values.
-    fn read_group(&self, values: &[(Extent, u64)], buffers: &mut [Vec<u8>]) -> Result<(), Error> {
+    fn read_group(
+        &self,
+        values: &[(Extent, u64)],
+        buffers: &mut [Vec<u8>],
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         let pool = self.pool;
         let chunks = values
             .iter()
@@ -171,7 +190,16 @@ impl Session {
         let mut operations: Vec<_> =
             chunks.map(|(key, value)| Operation::Get { pool, key, value }).collect();
         let mut outcomes = Vec::new();
-        self.store.batch(&mut operations, &mut outcomes);
+        let sent_all = match deadline.at() {
+            Some(until) => self.store.batch_until(&mut operations, &mut outcomes, until),
+            None => {
+                self.store.batch(&mut operations, &mut outcomes);
+                true
+            }
+        };
+        if !sent_all {
+            return Err(Error::Slow);
+        }
         for (operation, outcome) in operations.iter().zip(outcomes) {
             match (operation, outcome.map_err(away)?) {
                 (Operation::Get { value, .. }, Outcome::Get(get)) => whole(get, value)?,
@@ -251,7 +279,7 @@ mod tests {
             let put = value(bytes);
             let sum = session.put(extent, &put).unwrap().unwrap();
             let mut read = vec![0; bytes];
-            session.read(extent, sum, &mut read).unwrap();
+            session.read(extent, sum, &mut read, Deadline::NONE).unwrap();
             assert_eq!(read, put);
             let mut pieces = Vec::new();
             session.read_each(extent, sum, &mut |chunk| pieces.extend_from_slice(chunk)).unwrap();
@@ -274,17 +302,33 @@ mod tests {
             put.push(bytes);
             first += extent.chunks();
         }
-        assert_eq!(session.read_many(&values).unwrap(), put);
-        assert_eq!(session.read_many(&[]).unwrap(), Vec::<Vec<u8>>::new());
+        let read_many = |values: &[_]| session.read_many(values, Deadline::NONE);
+        assert_eq!(read_many(&values).unwrap(), put);
+        assert_eq!(read_many(&[]).unwrap(), Vec::<Vec<u8>>::new());
         // One that is wrong or missing fails all.
         let mut wrong = values.clone();
         wrong[301].1 ^= 1;
-        assert!(matches!(session.read_many(&wrong), Err(Error::Checksum)));
+        assert!(matches!(read_many(&wrong), Err(Error::Checksum)));
         wrong = values.clone();
         wrong[10].0.bytes += 1;
-        assert!(matches!(session.read_many(&wrong), Err(Error::Checksum)));
+        assert!(matches!(read_many(&wrong), Err(Error::Checksum)));
         session.flush(&[values[599].0]).unwrap();
-        assert!(matches!(session.read_many(&values), Err(Error::Lost)));
+        assert!(matches!(read_many(&values), Err(Error::Lost)));
+    }
+
+    #[test]
+    fn what_does_not_arrive_in_a_commands_time_is_too_late() {
+        let session = session();
+        let extent = Extent { first: 0, bytes: 2 * CHUNK_BYTES as u64 };
+        let put = value(2 * CHUNK_BYTES);
+        let sum = session.put(extent, &put).unwrap().unwrap();
+        let mut read = vec![0; put.len()];
+        let passed = Deadline::after(Duration::ZERO);
+        assert!(matches!(session.read(extent, sum, &mut read, passed), Err(Error::Slow)));
+        assert!(matches!(session.read_many(&[(extent, sum)], passed), Err(Error::Slow)));
+        let far = Deadline::after(Duration::from_secs(3600));
+        session.read(extent, sum, &mut read, far).unwrap();
+        assert_eq!(session.read_many(&[(extent, sum)], far).unwrap(), [read]);
     }
 
     #[test]
@@ -309,12 +353,21 @@ mod tests {
         let mut other = value(5000);
         other[4999] ^= 1;
         overwrite(&other);
-        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Checksum)));
+        assert!(matches!(
+            session.read(extent, sum, &mut read, Deadline::NONE),
+            Err(Error::Checksum)
+        ));
         assert!(matches!(session.read_each(extent, sum, &mut |_| ()), Err(Error::Checksum)));
         overwrite(&other[..100]);
-        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Checksum)));
+        assert!(matches!(
+            session.read(extent, sum, &mut read, Deadline::NONE),
+            Err(Error::Checksum)
+        ));
         overwrite(&value(5001));
-        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Checksum)));
+        assert!(matches!(
+            session.read(extent, sum, &mut read, Deadline::NONE),
+            Err(Error::Checksum)
+        ));
     }
 
     #[test]
@@ -325,7 +378,7 @@ mod tests {
         let sum = session.put(extent, &put).unwrap().unwrap();
         session.flush(&[extent]).unwrap();
         let mut read = vec![0; put.len()];
-        assert!(matches!(session.read(extent, sum, &mut read), Err(Error::Lost)));
+        assert!(matches!(session.read(extent, sum, &mut read, Deadline::NONE), Err(Error::Lost)));
         assert_eq!(session.store.pools().unwrap()[0].pages, 0);
     }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, getpid};
 
 use crate::arguments::Arguments;
+use crate::deadline::Deadline;
 use crate::discards::Discards;
 use crate::error::Error;
 use crate::server::{Level, log};
@@ -194,24 +195,39 @@ impl Spill {
         None
     }
 
+    /// When the reads of a command that begins now must have ended.
+    pub fn deadline(&self) -> Deadline {
+        Deadline::after(self.deadline)
+    }
+
     /// Reads a value into new memory of the server.
-    pub fn read(&self, extent: Extent, sum: u64) -> Result<Vec<u8>, Error> {
+    pub fn read(&self, extent: Extent, sum: u64, deadline: Deadline) -> Result<Vec<u8>, Error> {
         let mut value = extent.buffer()?;
-        self.read_into(extent, sum, &mut value)?;
+        self.read_into(extent, sum, &mut value, deadline)?;
         Ok(value)
     }
 
     /// Reads values, each with its checksum, many at a time. If one can't be read, none counts as read.
-    pub fn read_many(&self, values: &[(Extent, u64)]) -> Result<Vec<Vec<u8>>, Error> {
+    pub fn read_many(
+        &self,
+        values: &[(Extent, u64)],
+        deadline: Deadline,
+    ) -> Result<Vec<Vec<u8>>, Error> {
         let Some(oldest) = values.iter().map(|(extent, _)| extent.first).min() else {
             return Ok(Vec::new());
         };
-        self.with_session(oldest, values.len(), |session| session.read_many(values))
+        self.with_session(oldest, values.len(), |session| session.read_many(values, deadline))
     }
 
     /// Reads a value into `value`, whose length is the value's.
-    pub fn read_into(&self, extent: Extent, sum: u64, value: &mut [u8]) -> Result<(), Error> {
-        self.with_session(extent.first, 1, |session| session.read(extent, sum, value))
+    pub fn read_into(
+        &self,
+        extent: Extent,
+        sum: u64,
+        value: &mut [u8],
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        self.with_session(extent.first, 1, |session| session.read(extent, sum, value, deadline))
     }
 
     /// Reads a value chunk by chunk. The chunks are verified only when this returns without an error.

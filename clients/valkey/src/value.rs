@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
+use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::server::{
     CommandLog, DataType, Digest, Level, OwnText, Sink, Source, Text, fail_dump, log, now_ms,
@@ -96,8 +97,8 @@ impl SpilledValue {
     ///
     /// # Errors
     /// Why they can't be read.
-    pub fn read(&self) -> Result<Vec<u8>, Error> {
-        spill().read(self.extent, self.checksum)
+    pub fn read(&self, deadline: Deadline) -> Result<Vec<u8>, Error> {
+        spill().read(self.extent, self.checksum, deadline)
     }
 }
 
@@ -169,10 +170,10 @@ impl Value {
     ///
     /// # Errors
     /// Why they can't be read.
-    pub fn read(&self) -> Result<Cow<'_, [u8]>, Error> {
+    pub fn read(&self, deadline: Deadline) -> Result<Cow<'_, [u8]>, Error> {
         match self {
             Self::Inline(InlineValue(bytes)) => Ok(Cow::Borrowed(bytes)),
-            Self::Spilled(value) => value.read().map(Cow::Owned),
+            Self::Spilled(value) => value.read(deadline).map(Cow::Owned),
         }
     }
 
@@ -180,11 +181,11 @@ impl Value {
     ///
     /// # Errors
     /// Why they can't be read.
-    pub fn text(&self) -> Result<OwnText, Error> {
+    pub fn text(&self, deadline: Deadline) -> Result<OwnText, Error> {
         match self {
             Self::Inline(InlineValue(bytes)) => Ok(OwnText::new(bytes)),
             Self::Spilled(value) => OwnText::filled(value.extent.bytes as usize, |bytes| {
-                spill().read_into(value.extent, value.checksum, bytes)
+                spill().read_into(value.extent, value.checksum, bytes, deadline)
             }),
         }
     }
@@ -266,7 +267,7 @@ impl DataType for Value {
     }
 
     fn rewrite(&self, log: &CommandLog<'_>, key: &Text<'_>) {
-        match self.read() {
+        match self.read(Deadline::NONE) {
             Ok(value) => log.write(c"SPILL.SET", key, &value),
             Err(error) => not_saved(&error),
         }
@@ -281,7 +282,7 @@ impl DataType for Value {
     }
 
     fn digest(&self, digest: &Digest<'_>) {
-        match self.read() {
+        match self.read(Deadline::NONE) {
             Ok(value) => digest.add(&value),
             Err(error) => digest.add(error.to_string().as_bytes()),
         }

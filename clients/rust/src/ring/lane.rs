@@ -180,6 +180,11 @@ fn long_bytes(operation: &Operation<'_>) -> usize {
     }
 }
 
+/// Whether a time is over.
+pub fn is_over(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
+}
+
 /// The namespace of a pool.
 pub fn namespace(pool: Pool) -> Result<u32, Error> {
     u32::try_from(pool.0).map_err(|_| Error::NoPool)
@@ -304,15 +309,16 @@ impl Lane {
     }
 
     /// Executes operations, as many at a time as there are slots. Skips those with values longer
-    /// than a page, and adds their indexes to `large`.
+    /// than a page and those that are left at `until`, and adds their indexes to `large`.
     pub fn batch(
         &mut self,
         operations: &mut [Operation<'_>],
         outcomes: &mut [Result<Outcome, Error>],
         large: &mut Vec<usize>,
+        until: Option<Instant>,
     ) -> Result<(), Error> {
         let places = 0..operations.len();
-        self.run(self.pages(), places, operations, outcomes, large)
+        self.run(self.pages(), places, operations, outcomes, large, until)
     }
 
     /// Whether the value of each of the operations at `places` fits in the data area.
@@ -321,12 +327,13 @@ impl Lane {
     }
 
     /// Executes those of a batch that are in `large`: while the server copies one value, this side copies the next.
-    /// Skips those that do not fit in the data area.
+    /// Skips those that do not fit in the data area, and those that are left at `until`.
     pub fn batch_large(
         &mut self,
         operations: &mut [Operation<'_>],
         outcomes: &mut [Result<Outcome, Error>],
         large: &mut Vec<usize>,
+        until: Option<Instant>,
     ) -> Result<(), Error> {
         let (area, depth) = (self.area_bytes(), self.region.geometry().depth());
         let bytes = |at: usize| long_bytes(&operations[at]);
@@ -341,13 +348,13 @@ impl Lane {
             let room = longest.unwrap_or(0).next_multiple_of(PAGE_BYTES).max(PAGE_BYTES);
             let most = (WINDOW_BYTES / room).max(2).min(depth.into());
             let window = Window::new(self.region.geometry().data_bytes() as usize, room, most);
-            self.run(window, group.iter().copied(), operations, outcomes, large)?;
+            self.run(window, group.iter().copied(), operations, outcomes, large, until)?;
         }
         Ok(())
     }
 
-    /// Executes the operations at `places` with several in flight. Adds the indexes of those that do not fit to
-    /// `put_off`.
+    /// Executes the operations at `places` with several in flight. Adds the indexes of those that do not fit, and of
+    /// those that are left at `until`, to `put_off`. What is in flight then may take the time of one answer.
     #[inline]
     fn run(
         &mut self,
@@ -356,11 +363,16 @@ impl Lane {
         operations: &mut [Operation<'_>],
         outcomes: &mut [Result<Outcome, Error>],
         put_off: &mut Vec<usize>,
+        until: Option<Instant>,
     ) -> Result<(), Error> {
         self.window = window;
         self.free = window.slots;
         let mut more = true;
         while more || self.free != window.slots {
+            if more && is_over(until) {
+                put_off.extend(places.by_ref());
+                more = false;
+            }
             let mut unannounced = 0;
             while self.free != 0 && more {
                 let Some(next) = places.next() else {
@@ -390,6 +402,9 @@ impl Lane {
             }
             if self.free == window.slots {
                 continue;
+            }
+            if until.is_some_and(|until| until.elapsed() > self.timeout) {
+                return self.lose(Error::Timeout);
             }
             self.ring_doorbell();
             self.wait()?;

@@ -7,7 +7,7 @@ mod lanes;
 mod polling;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillway_types::{Key, PoolSpec, Statistics, VALUE_BYTES_MAX};
 use spillway_wire::nvme::Command;
@@ -116,19 +116,29 @@ impl Ring {
         operations: &mut [Operation<'_>],
         outcomes: &mut [Result<Outcome, Error>],
     ) {
-        let outcomes = &mut outcomes[..operations.len()];
+        self.run_batch(operations, &mut outcomes[..operations.len()], None);
+    }
+
+    /// Executes operations. Sends none after `until`; returns whether it has sent all.
+    fn run_batch(
+        &self,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut [Result<Outcome, Error>],
+        until: Option<Instant>,
+    ) -> bool {
         outcomes.fill_with(|| Err(Error::Lost));
         let mut large = Vec::new();
         let mut done = self.lanes.any(|lane: &mut Lane| {
-            lane.batch(operations, outcomes, &mut large)?;
+            lane.batch(operations, outcomes, &mut large, until)?;
             if !lane.takes(operations, &large) {
                 // All of them on the one suitable lane, in their order.
                 return Ok(());
             }
-            lane.batch_large(operations, outcomes, &mut large)
+            lane.batch_large(operations, outcomes, &mut large, until)
         });
         if done.is_ok() && !large.is_empty() {
-            done = self.lanes.first(|lane| lane.batch_large(operations, outcomes, &mut large));
+            done =
+                self.lanes.first(|lane| lane.batch_large(operations, outcomes, &mut large, until));
         }
         if let Err(error) = done {
             // The first of those without an answer has the error.
@@ -136,11 +146,18 @@ impl Ring {
             if let Some(first) = outcomes.iter_mut().find(unanswered) {
                 *first = Err(error);
             }
-            return;
+            return true;
         }
+        let mut sent_all = true;
         for at in large {
-            outcomes[at] = self.execute_large(&mut operations[at]);
+            sent_all &= !lane::is_over(until);
+            outcomes[at] = if sent_all {
+                self.execute_large(&mut operations[at])
+            } else {
+                Err(Error::Timeout)
+            };
         }
+        sent_all
     }
 
     /// Executes the operations that a lane has deferred: one at a time, with the whole data area.
@@ -202,6 +219,16 @@ impl Store for Ring {
     fn batch(&self, operations: &mut [Operation<'_>], outcomes: &mut Vec<Result<Outcome, Error>>) {
         outcomes.resize_with(operations.len(), || Err(Error::Lost));
         self.batch_into(operations, outcomes);
+    }
+
+    fn batch_until(
+        &self,
+        operations: &mut [Operation<'_>],
+        outcomes: &mut Vec<Result<Outcome, Error>>,
+        until: Instant,
+    ) -> bool {
+        outcomes.resize_with(operations.len(), || Err(Error::Lost));
+        self.run_batch(operations, outcomes, Some(until))
     }
 
     fn statistics(&self) -> Result<Statistics, Error> {

@@ -1,5 +1,7 @@
 //! Every call, over every transport to a store on this host.
 
+use std::time::{Duration, Instant};
+
 use crate::daemon::{Daemon, LIMITS};
 use spillway_client::{
     Error, Get, Key, Operation, Outcome, Pool, PoolSpec, Put, Store, VALUE_BYTES_MAX,
@@ -79,6 +81,29 @@ fn a_batch_gives_each_operation_its_outcome() {
         assert!(buffers == values);
         store.batch(&mut [], &mut outcomes);
         assert!(outcomes.is_empty());
+    });
+}
+
+#[test]
+fn a_batch_whose_time_is_over_sends_nothing_and_the_connection_stays() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        let values: Vec<Vec<u8>> =
+            (0..300).map(|number: u32| noise(number, LENGTHS[number as usize % 11])).collect();
+        let key = |number: usize| Key::new(1, number as u32);
+        let mut outcomes = Vec::new();
+        let mut puts: Vec<Operation<'_>> = (values.iter().enumerate())
+            .map(|(at, value)| Operation::Put { pool, key: key(at), value })
+            .collect();
+        assert!(!store.batch_until(&mut puts, &mut outcomes, Instant::now()));
+        assert_eq!(outcomes.len(), values.len());
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, Err(Error::Timeout))));
+        assert!(!store.exists(pool, key(0)).unwrap() && !store.exists(pool, key(299)).unwrap());
+        let far = Instant::now() + Duration::from_secs(3600);
+        assert!(store.batch_until(&mut puts, &mut outcomes, far));
+        assert_eq!(outcomes.len(), values.len());
+        assert!(outcomes.iter().all(|o| matches!(o, Ok(Outcome::Put(Put::Stored)))));
+        assert!(store.batch_until(&mut [], &mut outcomes, far) && outcomes.is_empty());
     });
 }
 

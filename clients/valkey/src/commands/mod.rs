@@ -8,7 +8,7 @@ mod unspill;
 use crate::server::{Context, register_command};
 
 pub use read::reply;
-pub use unspill::each_value;
+pub use unspill::{Act, each_value};
 
 /// The reply to contradictory or malformed options.
 const SYNTAX: &str = "ERR syntax error";

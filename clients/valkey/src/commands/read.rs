@@ -7,6 +7,7 @@ use crate::error::WRONG_TYPE;
 use crate::fetch::wait_for;
 use crate::many::{Wanted, read_all};
 use crate::server::{Arity, Command, Context, Found, Key, Text};
+use crate::spill::spill;
 use crate::statistics;
 use crate::value::Value;
 
@@ -18,7 +19,9 @@ pub fn bytes_of<'a>(found: &Found<'a, Value>) -> Result<Option<Cow<'a, [u8]>>, S
     match found {
         Found::Nothing => Ok(None),
         Found::Plain(bytes) => Ok(Some(Cow::Borrowed(bytes))),
-        Found::Ours(value) => value.read().map(Some).map_err(|error| error.to_string()),
+        Found::Ours(value) => {
+            value.read(spill().deadline()).map(Some).map_err(|error| error.to_string())
+        }
         Found::Other => Err(WRONG_TYPE.to_owned()),
     }
 }
@@ -63,7 +66,7 @@ impl Command for GetMany {
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         let wanted = |name| Wanted::of_key(&Key::read(context, name).find());
         // Read all values before the first reply: one that can't be read fails the whole command.
-        let values = read_all(arguments[1..].iter().map(wanted).collect());
+        let values = read_all(arguments[1..].iter().map(wanted).collect(), spill().deadline());
         let values = values.map_err(|error| error.to_string())?;
         context.reply_array(values.len());
         // Each is freed as soon as the server has its bytes in the reply.

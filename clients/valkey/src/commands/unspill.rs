@@ -73,7 +73,7 @@ fn one(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
 }
 
 /// An action on a key. Returns whether it changed the key.
-type Act = fn(&Context<'_>, &Text<'_>) -> Result<bool, String>;
+pub type Act = fn(&Context<'_>, &Text<'_>) -> Result<bool, String>;
 
 /// Calls `act` for each key of all databases that has a value of the module. Returns how many it changed.
 ///

@@ -2,6 +2,7 @@
 
 use super::moves::move_to;
 use super::written;
+use crate::deadline::Deadline;
 use crate::server::{Context, Key, Kind, OwnText, Text};
 use crate::value::Value;
 
@@ -9,17 +10,33 @@ use crate::value::Value;
 ///
 /// # Errors
 /// The error reply, when its bytes can't be read.
-pub fn bring_back(context: &Context<'_>, name: &Text<'_>) -> Result<bool, String> {
+pub fn bring_back(
+    context: &Context<'_>,
+    name: &Text<'_>,
+    deadline: Deadline,
+) -> Result<bool, String> {
     if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
         return Ok(false);
     }
     let mut key = Key::quiet(context, name);
     let Kind::Ours(value) = key.kind::<Value>() else { return Ok(false) };
-    let text = value.text().map_err(|error| error.to_string())?;
+    let text = value.text(deadline).map_err(|error| error.to_string())?;
     let apart = value.was_apart();
     place(context, &mut key, &text, apart);
     written::came_back(context, name);
     Ok(true)
+}
+
+/// The same for several keys.
+///
+/// # Errors
+/// The error reply of the first value that can't be read.
+pub fn bring_back_keys(
+    context: &Context<'_>,
+    names: &[Text<'_>],
+    deadline: Deadline,
+) -> Result<(), String> {
+    names.iter().try_for_each(|name| bring_back(context, name, deadline).map(|_| ()))
 }
 
 /// Turns a key's value, whose bytes are `bytes`, into a plain string.

@@ -3,6 +3,7 @@
 use super::back::put_back;
 use super::pressure;
 use crate::commands::reply;
+use crate::deadline::Deadline;
 use crate::many::{Wanted, read_all};
 use crate::server::{Context, Key, Kind, Reply, Text};
 use crate::value::{HOT_USES, Value};
@@ -11,7 +12,11 @@ use crate::value::{HOT_USES, Value};
 ///
 /// # Errors
 /// The error reply, when a value can't be read.
-pub fn answer(context: &Context<'_>, names: &[Text<'_>]) -> Result<bool, String> {
+pub fn answer(
+    context: &Context<'_>,
+    names: &[Text<'_>],
+    deadline: Deadline,
+) -> Result<bool, String> {
     let (wanted, is_hot): (Vec<Wanted>, Vec<bool>) =
         names.iter().map(|name| want(context, name)).unzip();
     let is_plain = |wanted: &Wanted| matches!(wanted, Wanted::Nothing);
@@ -25,7 +30,7 @@ pub fn answer(context: &Context<'_>, names: &[Text<'_>]) -> Result<bool, String>
         .map(|(name, _)| name.bytes())
         .collect();
     // Read all values before the first reply: one that can't be read fails the whole command.
-    let values = read_all(wanted).map_err(|error| error.to_string())?;
+    let values = read_all(wanted, deadline).map_err(|error| error.to_string())?;
     let plain = of_server(context, &plain)?;
     let mut plain = (0..).map(|at| plain.as_ref().and_then(|reply| reply.part(at)?.bytes()));
     context.reply_array(names.len());

@@ -2,14 +2,16 @@
 
 use std::ffi::{CStr, c_int};
 
-use super::back::{bring_back, put_back};
+use super::back::{bring_back, bring_back_keys, put_back};
 use super::many;
 use super::patterns::{bring_back_for_digest, bring_back_for_migrate, bring_back_for_sort};
 use super::pressure;
 use super::table::{LETTING_IN, NATIVES, Native, Need, find};
 use super::users;
+use crate::deadline::Deadline;
 use crate::fetch::wait_for;
 use crate::server::{Arity, Command, Context, Key, Kind, OwnText, Text, Told, register_for_native};
+use crate::spill::spill;
 use crate::value::{HOT_USES, Value};
 
 /// Length of both prefixes of the module's names.
@@ -51,20 +53,19 @@ impl Command for Forwarded {
         {
             return Err("NOAUTH Authentication required.".to_owned());
         }
+        let deadline = spill().deadline();
         // A user without permission fetches nothing; the server's own command reports the error.
         if context.permits(&asker, native.name, &arguments[1..]) {
             match native.need {
                 Need::Answer => {
-                    if answer(context, native, arguments)? {
+                    if answer(context, native, arguments, deadline)? {
                         return Ok(());
                     }
                 }
-                Need::Keys => bring_back_keys(context, native.keys, arguments)?,
-                Need::Patterns => {
-                    bring_back_for_sort(context, arguments)?;
-                }
-                Need::Listed => bring_back_for_migrate(context, arguments)?,
-                Need::Digest => bring_back_for_digest(context, arguments)?,
+                Need::Keys => bring_back_keys(context, keys(native.keys, arguments), deadline)?,
+                Need::Patterns => bring_back_for_sort(context, arguments, deadline)?,
+                Need::Listed => bring_back_for_migrate(context, arguments, deadline)?,
+                Need::Digest => bring_back_for_digest(context, arguments, deadline)?,
             }
         }
         let told = told(context, native, arguments);
@@ -95,21 +96,18 @@ fn keys<'a>((first, last, _): (c_int, c_int, c_int), arguments: &'a [Text<'a>]) 
     arguments.get(first as usize..end).unwrap_or_default()
 }
 
-fn bring_back_keys(
-    context: &Context<'_>,
-    positions: (c_int, c_int, c_int),
-    arguments: &[Text<'_>],
-) -> Result<(), String> {
-    keys(positions, arguments).iter().try_for_each(|name| bring_back(context, name).map(|_| ()))
-}
-
 /// Replies from the metadata of a value in the store, if the command meets one. Returns whether it replied.
-fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Result<bool, String> {
+fn answer(
+    context: &Context<'_>,
+    native: &Native,
+    arguments: &[Text<'_>],
+    deadline: Deadline,
+) -> Result<bool, String> {
     if native.name == c"scan" {
         return scan(context, arguments);
     }
     if native.name == c"mget" {
-        return many::answer(context, &arguments[1..]);
+        return many::answer(context, &arguments[1..], deadline);
     }
     let [_, name] = arguments else { return Ok(false) };
     if !matches!(Key::peek(context, name).kind::<Value>(), Kind::Ours(_)) {
@@ -128,10 +126,10 @@ fn answer(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Res
             }
             if hot {
                 drop(key);
-                bring_back(context, name)?;
+                bring_back(context, name, deadline)?;
                 return Ok(false);
             }
-            context.reply_bytes(&value.read().map_err(|error| error.to_string())?);
+            context.reply_bytes(&value.read(deadline).map_err(|error| error.to_string())?);
         }
     }
     Ok(true)

@@ -1,11 +1,17 @@
 //! The keys that SORT's patterns, MIGRATE's list and DEBUG's digests refer to.
 
-use super::back::bring_back;
-use crate::commands::each_value;
+use super::back::{bring_back, bring_back_keys};
+use crate::commands::{Act, each_value};
+use crate::deadline::Deadline;
 use crate::server::{Context, OwnText, Text};
+use crate::spill::spill;
 
 /// Brings back the values that a SORT reads beside its own key.
-pub fn bring_back_for_sort(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+pub fn bring_back_for_sort(
+    context: &Context<'_>,
+    arguments: &[Text<'_>],
+    deadline: Deadline,
+) -> Result<(), String> {
     let Some(key) = arguments.get(1) else { return Ok(()) };
     let patterns: Vec<(&[u8], &[u8])> = arguments
         .windows(2)
@@ -23,25 +29,31 @@ pub fn bring_back_for_sort(context: &Context<'_>, arguments: &[Text<'_>]) -> Res
         let Some(element) = elements.part(at).and_then(|part| part.bytes()) else { continue };
         for (before, behind) in &patterns {
             let name = OwnText::new(&[before, element, behind].concat());
-            bring_back(context, name.text())?;
+            bring_back(context, name.text(), deadline)?;
         }
     }
     Ok(())
 }
 
 /// Brings back the values that a MIGRATE sends.
-pub fn bring_back_for_migrate(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+pub fn bring_back_for_migrate(
+    context: &Context<'_>,
+    arguments: &[Text<'_>],
+    deadline: Deadline,
+) -> Result<(), String> {
     let listed = arguments.iter().position(|argument| is_word(argument, b"keys"));
     let behind = listed.map_or(&[][..], |at| &arguments[at + 1..]);
-    for name in arguments.get(3).into_iter().chain(behind) {
-        bring_back(context, name)?;
-    }
-    Ok(())
+    bring_back_keys(context, arguments.get(3..4).unwrap_or_default(), deadline)?;
+    bring_back_keys(context, behind, deadline)
 }
 
 /// Brings back the values that DEBUG DIGEST or DIGEST-VALUE covers, if the server permits DEBUG to every client.
 /// Refuses all other subcommands: under its own name, the server would have checked them.
-pub fn bring_back_for_digest(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+pub fn bring_back_for_digest(
+    context: &Context<'_>,
+    arguments: &[Text<'_>],
+    deadline: Deadline,
+) -> Result<(), String> {
     let allowed = context.call(c"CONFIG", &[b"GET", b"enable-debug-command"]);
     let allowed = allowed.as_ref().and_then(|reply| reply.part(1)).and_then(|part| part.bytes());
     if allowed != Some(b"yes") {
@@ -50,9 +62,13 @@ pub fn bring_back_for_digest(context: &Context<'_>, arguments: &[Text<'_>]) -> R
         );
     }
     match arguments {
-        [_, word] if is_word(word, b"digest") => each_value(context, bring_back).map(|_| ()),
+        // All values take as long as they take; each has a deadline of its own.
+        [_, word] if is_word(word, b"digest") => {
+            let back: Act = |context, name| bring_back(context, name, spill().deadline());
+            each_value(context, back).map(|_| ())
+        }
         [_, word, names @ ..] if is_word(word, b"digest-value") => {
-            names.iter().try_for_each(|name| bring_back(context, name).map(|_| ()))
+            bring_back_keys(context, names, deadline)
         }
         _ => Err("ERR unknown subcommand of DEBUG under this name".to_owned()),
     }
