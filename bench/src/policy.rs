@@ -14,6 +14,7 @@ use spillway_replay::engine::{Who, run as replay};
 use spillway_replay::mixes::mixes;
 use spillway_replay::report::Report as Run;
 use spillway_replay::scenario::{Scenario, scenarios};
+use spillway_replay::workloads::workloads;
 use spillway_reuse::Sampler;
 use spillway_types::{ClientId, Statistics};
 
@@ -26,8 +27,8 @@ pub const BENCH: &str = "policy";
 const PERCENTS: [u32; 6] = [25, 75, 200, 400, 600, 1200];
 /// The fixed P for all scenarios.
 const FIXED: u32 = 200;
-/// Clients of the manager for the timed interval.
-const CLIENTS: u64 = 1000;
+/// Clients of the manager for the timed intervals, and the most milliseconds that an interval should take.
+const CLIENTS: [(u64, f64); 2] = [(1000, 2.0), (10_000, 25.0)];
 
 /// The results of a set of scenarios.
 #[derive(Default)]
@@ -44,9 +45,12 @@ struct Totals {
 /// The user's interruption.
 pub fn run() -> anyhow::Result<Report> {
     let mut report = Report::default();
-    for (set, seed, scenarios) in
-        [("tuned", 1, scenarios()), ("other seed", 2, scenarios()), ("mixes", 1, mixes())]
-    {
+    for (set, seed, scenarios) in [
+        ("tuned", 1, scenarios()),
+        ("other seed", 2, scenarios()),
+        ("workloads", 1, workloads()),
+        ("mixes", 1, mixes()),
+    ] {
         let mut totals = Totals::default();
         let chosen = scenarios.iter().filter(|it| wanted(&it.name));
         for scenario in chosen.take(by_size(usize::MAX, 1)) {
@@ -58,7 +62,9 @@ pub fn run() -> anyhow::Result<Report> {
         }
     }
     if wanted("interval") {
-        intervals(&mut report)?;
+        for (clients, bound_ms) in CLIENTS {
+            intervals(clients, bound_ms, &mut report)?;
+        }
     }
     report.remarks.push(
         "slowdowns: running time beside that in memory enough, sleep not counted. \"best\" is the one of \
@@ -182,14 +188,14 @@ fn sum_up(set: &str, totals: Totals, report: &mut Report) {
     report.remarks.push(table(&lines));
 }
 
-/// Measures the manager's interval.
-fn intervals(report: &mut Report) -> anyhow::Result<()> {
-    let mut samplers: Vec<Sampler> = vec![Sampler::default(); CLIENTS as usize];
+/// Measures the manager's interval with this many clients.
+fn intervals(count: u64, bound_ms: f64, report: &mut Report) -> anyhow::Result<()> {
+    let mut samplers: Vec<Sampler> = vec![Sampler::default(); count as usize];
     let mut numbers = 0_u64;
     for (at, sampler) in samplers.iter_mut().enumerate() {
         for _ in 0..8000 {
             numbers = numbers.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let key = (numbers >> 40) % (1000 + at as u64 * 20);
+            let key = (numbers >> 40) % (1000 + at as u64 % 1000 * 20);
             let hash = key.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ key << 47;
             sampler.get(hash);
             sampler.put(hash);
@@ -209,18 +215,18 @@ fn intervals(report: &mut Report) -> anyhow::Result<()> {
             curve: Some(curves[at as usize]),
             ..ManagedClient::new(ClientId(at + 1), statistics(at, round))
         };
-        let clients: Vec<_> = (0..CLIENTS).map(client).collect();
+        let clients: Vec<_> = (0..count).map(client).collect();
         let began = Instant::now();
-        black_box(manager.interval(4_000_000, &clients));
+        black_box(manager.interval(4000 * count, &clients));
         let took_ms = began.elapsed().as_secs_f64() * 1e3;
         alone_ms.push(took_ms);
         all_ms.push(took_ms + sampling_ms);
     }
     for (metric, samples) in [
-        ("interval of the manager, 1000 clients", alone_ms),
-        ("the same with taking the curves", all_ms),
+        (format!("interval of the manager, {count} clients"), alone_ms),
+        (format!("the same with taking the curves, {count} clients"), all_ms),
     ] {
-        report.rows.push(Row::new(BENCH, metric, "ms", median(samples), ("bound", 5.0)));
+        report.rows.push(Row::new(BENCH, metric, "ms", median(samples), ("bound", bound_ms)));
     }
     Ok(())
 }
@@ -235,7 +241,7 @@ fn statistics(at: u64, round: u64) -> Statistics {
         gets: rate * round,
         hits: rate * round * 7 / 10,
         misses: rate * round * 3 / 10,
-        used_pages: 1000 + at * 5,
+        used_pages: 1000 + at % 1000 * 5,
         ..Statistics::default()
     }
 }

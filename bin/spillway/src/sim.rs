@@ -17,6 +17,7 @@ use spillway_replay::mixes::mixes;
 use spillway_replay::oracle::Future;
 use spillway_replay::report::Report;
 use spillway_replay::scenario::{Prepared, Scenario, scenarios};
+use spillway_replay::workloads::workloads;
 
 use crate::refusal::Refusal;
 use crate::show::{self, Output};
@@ -51,7 +52,7 @@ pub struct Sim {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     local: u64,
 
-    /// Time to read a page from a client's disk. Default: the scenario's; 1ms for traces.
+    /// Time to read a page from a client's disk. Default: the scenario's; 430us for traces.
     #[arg(long, value_name = "TIME", value_parser = parse_delay)]
     disk: Option<Duration>,
 
@@ -118,7 +119,7 @@ fn parse_policy(text: &str) -> std::result::Result<Policy, String> {
 /// # Errors
 /// A scenario does not exist, or a trace can't be read.
 pub fn run(options: &Sim) -> anyhow::Result<ExitCode> {
-    let all: Vec<Scenario> = scenarios().into_iter().chain(mixes()).collect();
+    let all: Vec<Scenario> = scenarios().into_iter().chain(workloads()).chain(mixes()).collect();
     if options.scenario.is_empty() && options.trace.is_empty() {
         list(&all, options.output)?;
         return Ok(ExitCode::SUCCESS);
@@ -174,7 +175,7 @@ fn cases(options: &Sim, all: &[Scenario]) -> anyhow::Result<Vec<Case>> {
         Ok(Case {
             name: name.clone(),
             total_pages: scenario.total_pages,
-            costs: options.disk.map_or(scenario.costs, disk_costs),
+            costs: costs(scenario.costs, options.disk),
             prepared: scenario.prepare(options.seed),
         })
     };
@@ -199,13 +200,14 @@ fn traces(options: &Sim) -> anyhow::Result<Case> {
     Ok(Case {
         name: "traces".to_owned(),
         total_pages: options.memory.unwrap_or(0) / PAGE_BYTES,
-        costs: disk_costs(options.disk.unwrap_or(Duration::from_millis(1))),
+        costs: costs(Costs::of_runs(), options.disk),
         prepared: Prepared { terms: vec![Terms::default(); traces.len()], traces, futures },
     })
 }
 
-fn disk_costs(read: Duration) -> Costs {
-    Costs::with_disk(read.as_micros() as u64)
+fn costs(usual: Costs, disk: Option<Duration>) -> Costs {
+    disk.map_or(usual, |read| usual.and_disk(read.as_micros() as u64))
+}
 }
 
 /// The policies on the command line, or all; the oracle last.

@@ -8,14 +8,19 @@ use spillway_manager::{Change, ManagedClient, Manager, Policy, UNLIMITED};
 use spillway_reuse::Sampler;
 use spillway_types::ClientId;
 
+use crate::copies::Copies;
 use crate::costs::{Costs, Terms};
+use crate::local::Keys;
 use crate::node::Node;
 use crate::oracle::{Future, Shares};
 use crate::report::{ClientReport, Report, Sums};
 use crate::trace::{Step, Trace};
 
-/// Clients above their targets give pages back this many times per interval.
-const RECLAIMS: u64 = 10;
+/// What the daemon takes in an interval from a client above its target: this part of the excess, between these numbers
+/// of pages (bin/spillwayd/src/reclaim.rs).
+const RECLAIM_PART: u64 = 16;
+const RECLAIM_PAGES_MIN: u64 = 64;
+const RECLAIM_PAGES_MAX: u64 = 1024;
 
 /// The component that sets the targets.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +40,18 @@ struct ReplayClient<'a> {
     slept_ns: u64,
     stalled_ns: u64,
     sampler: Option<Box<Sampler>>,
+    /// Of a run.
+    copies: Option<Copies>,
     done: bool,
+}
+
+impl ReplayClient<'_> {
+    /// Waits for its last step.
+    fn wait(&mut self, stall_ns: u64) {
+        self.now_ns += stall_ns;
+        self.stalled_ns += stall_ns;
+        self.done = self.at == self.trace.events.len();
+    }
 }
 
 /// A run in progress.
@@ -66,6 +82,7 @@ pub fn run(
         slept_ns: 0,
         stalled_ns: 0,
         sampler: samples.then(Box::default),
+        copies: (trace.kind == Keys::Run).then(|| Copies::new(trace.keys)),
         done: trace.events.is_empty(),
     });
     let mut run = Run {
@@ -89,20 +106,29 @@ impl Run<'_> {
             let first = if policy == Policy::Greedy { UNLIMITED } else { first };
             self.node.set_target(client, first.min(its.cap_pages));
         }
-        let part_ns = (self.costs.interval_ns / RECLAIMS).max(1);
-        let mut parts = 0;
+        let mut intervals = 0;
         while self.clients.iter().any(|client| !client.done) {
-            if parts % RECLAIMS == 0 {
-                match who {
-                    Who::Policy(_) => self.interval(&mut manager, terms),
-                    Who::Oracle => self.foresee(terms),
+            match who {
+                Who::Policy(_) => {
+                    self.interval(&mut manager, terms);
+                    self.reclaim();
                 }
-                self.measure(who);
+                Who::Oracle => self.foresee(terms),
             }
-            parts += 1;
-            self.go_until(parts * part_ns);
-            for client in 0..self.clients.len() {
-                self.node.reclaim(client, self.costs.reclaim_pages / RECLAIMS);
+            self.measure(who);
+            intervals += 1;
+            self.go_until(intervals * self.costs.interval_ns.max(1));
+        }
+    }
+
+    /// Takes pages back from clients above their targets, if they swap onto disks of the node: what runs and programs
+    /// hold stays until they take or flush it.
+    fn reclaim(&mut self) {
+        for (at, client) in self.clients.iter().enumerate() {
+            if matches!(client.trace.kind, Keys::Frontswap | Keys::Slots) {
+                let debt_pages = self.node.statistics(at).debt_pages();
+                let pages = (debt_pages / RECLAIM_PART).clamp(RECLAIM_PAGES_MIN, RECLAIM_PAGES_MAX);
+                self.node.reclaim(at, pages);
             }
         }
     }
@@ -139,11 +165,34 @@ impl Run<'_> {
         client.now_ns += u64::from(event.think_ns);
         let Costs { put_ns, hit_ns, disk_read_ns, disk_write_ns, .. } = self.costs;
         let stall_ns = match event.step() {
-            Step::Put(key) => {
+            Step::Leave(key) if client.copies.as_ref().is_none_or(|its| !its.is_without(key)) => 0,
+            Step::Put(key) | Step::Leave(key) => {
+                let now_ns = client.now_ns;
+                if client.copies.as_mut().is_some_and(|its| its.goes_to_disk(key, now_ns)) {
+                    return client.wait(put_ns + disk_write_ns);
+                }
                 if let Some(sampler) = &mut client.sampler {
                     sampler.put(hash(key));
                 }
-                if self.node.put(number, key) { put_ns } else { put_ns + disk_write_ns }
+                let stored = self.node.put(number, key);
+                if let Some(copies) = client.copies.as_mut().filter(|_| !stored) {
+                    copies.refused(now_ns);
+                }
+                if stored { put_ns } else { put_ns + disk_write_ns }
+            }
+            Step::Read(key) => {
+                if let Some(sampler) = &mut client.sampler {
+                    sampler.get(hash(key));
+                }
+                let hit = self.node.get(number, key);
+                let now_ns = client.now_ns;
+                if client.copies.as_mut().is_some_and(|its| its.read(key, hit, now_ns)) {
+                    if let Some(sampler) = &mut client.sampler {
+                        sampler.flush(hash(key));
+                    }
+                    self.node.flush(number, key);
+                }
+                if hit { hit_ns } else { disk_read_ns }
             }
             Step::Get(key) => {
                 if let Some(sampler) = &mut client.sampler {
@@ -179,13 +228,14 @@ impl Run<'_> {
                 if let Some(sampler) = &mut client.sampler {
                     sampler.forget();
                 }
+                if let Some(copies) = &mut client.copies {
+                    copies.forget();
+                }
                 self.node.flush_all(number);
                 0
             }
         };
-        client.now_ns += stall_ns;
-        client.stalled_ns += stall_ns;
-        client.done = client.at == client.trace.events.len();
+        client.wait(stall_ns);
     }
 
     fn interval(&mut self, manager: &mut Manager, terms: &[Terms]) {

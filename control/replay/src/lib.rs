@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod blocks;
+mod copies;
 pub mod costs;
 pub mod engine;
 mod lines;
@@ -23,3 +24,4 @@ pub mod report;
 pub mod scenario;
 pub mod trace;
 pub mod work;
+pub mod workloads;

@@ -10,10 +10,14 @@ const NONE: u32 = u32::MAX;
 const CLUSTER: u32 = 512;
 
 /// The meaning of a client's keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keys {
     /// Its pages. A page that is read back is removed from the store, and put again when it leaves.
+    #[default]
     Pages,
+    /// Pages of a program under `spillway run` whose blade is the store. The copy of a page that is read back stays
+    /// while the page is unchanged, unless the store is short of room (docs/adr/0032-clean-copies-below.md).
+    Run,
     /// Slots of a swap disk. The store is told when a slot is free, as by Linux's frontswap. A slot that was read back
     /// stays valid until its page is written.
     Frontswap,
@@ -26,7 +30,8 @@ pub enum Keys {
 struct Page {
     newer: u32,
     older: u32,
-    /// The slot with a valid copy, or [`NONE`].
+    /// The key of its copy if it left and was not written since: its slot, or the page itself in a run. Else
+    /// [`NONE`].
     slot: u32,
     resident: bool,
     far: bool,
@@ -60,7 +65,7 @@ impl Local {
             oldest: NONE,
             swap: Swap::default(),
             think_ns: 0,
-            trace: Trace { name: name.into(), ..Trace::default() },
+            trace: Trace { name: name.into(), kind: keys, ..Trace::default() },
         }
     }
 
@@ -84,7 +89,7 @@ impl Local {
     pub fn exit(&mut self) {
         self.emit(Step::Exit);
         let keys = match self.keys {
-            Keys::Pages => self.pages.len(),
+            Keys::Pages | Keys::Run => self.pages.len(),
             Keys::Frontswap | Keys::Slots => self.swap.slots.len(),
         };
         self.trace.keys = self.trace.keys.max(keys as u32);
@@ -122,6 +127,7 @@ impl Local {
         if far {
             match self.keys {
                 Keys::Pages => self.emit(Step::Take(page)),
+                Keys::Run => self.emit(Step::Read(page)),
                 Keys::Frontswap | Keys::Slots => self.emit(Step::Get(slot)),
             }
         }
@@ -139,6 +145,11 @@ impl Local {
         (its.resident, its.far) = (false, true);
         match self.keys {
             Keys::Pages => self.emit(Step::Put(page)),
+            Keys::Run if its.slot == NONE => {
+                its.slot = page;
+                self.emit(Step::Put(page));
+            }
+            Keys::Run => self.emit(Step::Leave(page)),
             Keys::Frontswap | Keys::Slots if its.slot == NONE => {
                 let slot = self.swap.allocate();
                 its.slot = slot;
@@ -152,6 +163,9 @@ impl Local {
     /// Frees the slot of a page that was written.
     fn free_slot(&mut self, page: u32) {
         let slot = core::mem::replace(&mut self.pages[page as usize].slot, NONE);
+        if self.keys == Keys::Run {
+            return self.emit(Step::Flush(slot));
+        }
         let cluster = self.swap.free(slot);
         if self.keys == Keys::Frontswap {
             self.emit(Step::Flush(slot));
@@ -297,6 +311,19 @@ mod tests {
                 Step::Exit,
             ]
         );
+    }
+
+    #[test]
+    fn an_unchanged_page_of_a_run_only_leaves_and_a_written_one_is_put() {
+        let mut local = Local::new("a", 1, Keys::Run);
+        for (page, write) in [(0, true), (1, true), (0, false), (1, true), (0, false)] {
+            local.access(page, write, 0);
+        }
+        let trace = local.finish();
+        let back = [Step::Read(0), Step::Leave(0), Step::Read(1), Step::Flush(1), Step::Put(1)];
+        let all = [Step::Put(0), Step::Put(1)].into_iter().chain(back);
+        assert_eq!(steps(&trace), all.chain([Step::Read(0), Step::Exit]).collect::<Vec<_>>());
+        assert_eq!(trace.keys, 2);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Future {
             }
             match event.step() {
                 Step::Put(key) => order.touch(key, wanted[at]),
-                Step::Get(key) | Step::Take(key) => {
+                Step::Get(key) | Step::Take(key) | Step::Read(key) => {
                     if let Some(distance) = order.distance(key) {
                         gets[bucket(distance)] += 1;
                     }
@@ -52,7 +52,7 @@ impl Future {
                 }
                 Step::Flush(key) => order.touch(key, false),
                 Step::Exit => order.clear(),
-                Step::Sleep(_) | Step::Shift => {}
+                Step::Leave(_) | Step::Sleep(_) | Step::Shift => {}
             }
         }
         future.marks.push(trace.events.len());
@@ -77,11 +77,13 @@ fn wanted_again(trace: &Trace) -> Vec<bool> {
             Step::Put(key) | Step::Flush(key) => {
                 wanted[at] = core::mem::replace(&mut next[key as usize], false);
             }
-            Step::Get(key) => wanted[at] = core::mem::replace(&mut next[key as usize], true),
+            Step::Get(key) | Step::Read(key) => {
+                wanted[at] = core::mem::replace(&mut next[key as usize], true)
+            }
             // A take also flushes the key.
             Step::Take(key) => next[key as usize] = true,
             Step::Exit => next.fill(false),
-            Step::Sleep(_) | Step::Shift => {}
+            Step::Leave(_) | Step::Sleep(_) | Step::Shift => {}
         }
     }
     wanted
@@ -280,7 +282,7 @@ mod tests {
             Step::Get(0),
         ];
         let events = steps.map(|step| Event::new(1000, step)).to_vec();
-        let trace = Trace { name: "a".into(), events, keys: 4, accesses: 0 };
+        let trace = Trace { name: "a".into(), events, keys: 4, ..Trace::default() };
         let soon = Future::of(&trace).soon(0);
         let mut expected = [0; BUCKETS];
         // 0 with 2 after it; 2 with 0 after it; 3 alone; 0 again, followed by no key that is still needed.

@@ -40,7 +40,7 @@ pub(crate) fn read(lines: &mut Lines<impl BufRead>, name: &str) -> Result<Trace,
             Op::Out => {
                 let key = keys.of(page);
                 if key >= KEYS_MAX {
-                    return Err(error("more pages than can be counted, 2 TiB"));
+                    return Err(error("more pages than can be counted, 1 TiB"));
                 }
                 Some(Step::Put(key))
             }

@@ -9,7 +9,7 @@ use crate::trace::Trace;
 use crate::work::{Phase, Work};
 
 /// Pages here that stand for a mebibyte of the papers.
-const MIB: u32 = 16;
+pub(crate) const MIB: u32 = 16;
 
 /// Clients that share a node.
 #[derive(Clone, Debug)]
@@ -48,7 +48,12 @@ impl Scenario {
     }
 }
 
-fn work(name: impl Into<String>, local_pages: u32, think_us: u32, phases: Vec<Phase>) -> Work {
+pub(crate) fn work(
+    name: impl Into<String>,
+    local_pages: u32,
+    think_us: u32,
+    phases: Vec<Phase>,
+) -> Work {
     let name = name.into();
     Work { name, local_pages, keys: Keys::Slots, think_ns: think_us * 1000, phases }
 }
@@ -57,7 +62,7 @@ fn with_keys(keys: Keys, work: Work) -> Work {
     Work { keys, ..work }
 }
 
-fn zipf(start: u32, pages: u32, skew: f64, touches: u32) -> Phase {
+pub(crate) fn zipf(start: u32, pages: u32, skew: f64, touches: u32) -> Phase {
     Phase::Zipf { start, pages, skew, touches, writes: 30 }
 }
 
@@ -86,7 +91,7 @@ fn graph(edges: u32, vertices: u32, passes: u32) -> Vec<Phase> {
     ]
 }
 
-fn after(ms: u32, mut phases: Vec<Phase>) -> Vec<Phase> {
+pub(crate) fn after(ms: u32, mut phases: Vec<Phase>) -> Vec<Phase> {
     phases.insert(0, Phase::Idle { ms });
     phases.insert(1, Phase::Shift);
     phases
@@ -100,14 +105,14 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "analytics".into(),
             about: "the paper's scenario 1: three run in-memory analytics, sleep 5 s, and run it again".into(),
             total_pages: gib,
-            costs: Costs::with_disk(1000),
+            costs: Costs::of_runs(),
             works: (1..=3)
                 .map(|n| {
                     let run = analytics(1300 * MIB, 12);
                     let mut phases = run.clone();
                     phases.extend([Phase::Restart, Phase::Idle { ms: 5000 }, Phase::Shift]);
                     phases.extend(run);
-                    with_keys(Keys::Frontswap, work(format!("vm{n}"), 1024 * MIB, 20, phases))
+                    with_keys(Keys::Run, work(format!("vm{n}"), 1024 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -115,12 +120,12 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "graphs".into(),
             about: "the paper's scenario 2: three graph analytics, the third 30 s later".into(),
             total_pages: gib,
-            costs: Costs::with_disk(1000),
+            costs: Costs::of_runs(),
             works: (1..=3)
                 .map(|n| {
                     let run = graph(700 * MIB, 300 * MIB, 50);
                     let phases = if n == 3 { after(30_000, run) } else { run };
-                    with_keys(Keys::Frontswap, work(format!("vm{n}"), 512 * MIB, 20, phases))
+                    with_keys(Keys::Run, work(format!("vm{n}"), 512 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -128,7 +133,7 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "usemem".into(),
             about: "the paper's: 128 MiB steps to 1 GiB, the third starts late".into(),
             total_pages: u64::from(384 * MIB),
-            costs: Costs::with_disk(1000),
+            costs: Costs::of_runs(),
             works: (1..=3)
                 .map(|n| {
                     let mut phases: Vec<_> = (1..=8)
@@ -142,7 +147,7 @@ pub fn scenarios() -> Vec<Scenario> {
                     if n == 3 {
                         phases = after(20_000, phases);
                     }
-                    with_keys(Keys::Frontswap, work(format!("vm{n}"), 512 * MIB, 20, phases))
+                    with_keys(Keys::Run, work(format!("vm{n}"), 512 * MIB, 20, phases))
                 })
                 .collect(),
         },
@@ -150,11 +155,11 @@ pub fn scenarios() -> Vec<Scenario> {
             name: "mixed-graphs".into(),
             about: "the paper's scenario 3: two graphs, and analytics in a larger VM 30 s later".into(),
             total_pages: gib,
-            costs: Costs::with_disk(1000),
+            costs: Costs::of_runs(),
             works: vec![
-                with_keys(Keys::Frontswap, work("graph1", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50))),
-                with_keys(Keys::Frontswap, work("graph2", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50))),
-                with_keys(Keys::Frontswap, work("analytics", 1024 * MIB, 20, after(30_000, analytics(1300 * MIB, 25)))),
+                with_keys(Keys::Run, work("graph1", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50))),
+                with_keys(Keys::Run, work("graph2", 512 * MIB, 20, graph(700 * MIB, 300 * MIB, 50))),
+                with_keys(Keys::Run, work("analytics", 1024 * MIB, 20, after(30_000, analytics(1300 * MIB, 25)))),
             ],
         },
         Scenario {

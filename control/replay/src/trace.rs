@@ -1,9 +1,11 @@
 //! A client's requests to a store, in order, with the computing time between them.
 
-/// Position of the bits of [`Event`] that say which step it is.
-const VERB_SHIFT: u32 = 29;
+use crate::local::Keys;
 
-/// Limit of the keys of a trace: 2 TiB of pages.
+/// Position of the bits of [`Event`] that say which step it is.
+const VERB_SHIFT: u32 = 28;
+
+/// Limit of the keys of a trace: 1 TiB of pages.
 pub const KEYS_MAX: u32 = 1 << VERB_SHIFT;
 
 /// A step of a client.
@@ -15,6 +17,10 @@ pub enum Step {
     Get(u32),
     /// Gets the page of a key and flushes it.
     Take(u32),
+    /// Gets the page of a key as a run does: the copy is flushed afterwards if the store is short of room.
+    Read(u32),
+    /// An unchanged page of a run leaves its memory: a put, unless its copy is still valid.
+    Leave(u32),
     /// Flushes a key.
     Flush(u32),
     /// Idles for this many milliseconds.
@@ -44,6 +50,8 @@ impl Event {
             Step::Sleep(ms) => (4, ms),
             Step::Shift => (5, 0),
             Step::Exit => (6, 0),
+            Step::Read(key) => (7, key),
+            Step::Leave(key) => (8, key),
         };
         Self { think_ns, code: verb << VERB_SHIFT | operand & (KEYS_MAX - 1) }
     }
@@ -59,7 +67,9 @@ impl Event {
             3 => Step::Flush(operand),
             4 => Step::Sleep(operand),
             5 => Step::Shift,
-            _ => Step::Exit,
+            6 => Step::Exit,
+            7 => Step::Read(operand),
+            _ => Step::Leave(operand),
         }
     }
 }
@@ -73,6 +83,8 @@ pub struct Trace {
     pub events: Vec<Event>,
     /// Keys are below this.
     pub keys: u32,
+    /// The meaning of its keys.
+    pub kind: Keys,
     /// Accesses to pages that the events come from, including those to local memory.
     pub accesses: u64,
 }
@@ -99,6 +111,8 @@ mod tests {
             Step::Sleep(5000),
             Step::Shift,
             Step::Exit,
+            Step::Read(10),
+            Step::Leave(KEYS_MAX - 1),
         ];
         for step in steps {
             let event = Event::new(u32::MAX, step);
