@@ -23,9 +23,10 @@
 //! former gets of a client that has become idle count a quarter, so active clients outbid it. It has no claim to its
 //! share in an interval without requests.
 //!
-//! **Usable pages.** No client gets more than its puts could fill until the next interval: a kernel does not put a
-//! clean page again that it reads from its disk, so memory that it gets late may stay empty. For the same reason pages
-//! count only as far as the client grows towards them without limits. Pages that no client can use stay where they are,
+//! **Usable pages.** No client gets more than it could fill until the next interval: with its puts, with pages that it
+//! reads from its disk (a run puts these again when they leave), and with an eighth of its share. A kernel does not put
+//! a clean page again that it reads from its disk, so memory that it gets late may stay empty: pages count only as far
+//! as the client grows towards them without limits. Pages that no client can use stay where they are,
 //! then go to refused clients, then to all. A client that holds and requests nothing may start at any time: until the
 //! interval ends it may use free pages, as with greedy.
 
@@ -58,7 +59,7 @@ const PUTS_FOR_GET_MIN: f64 = 0.05;
 /// A client is owed its share when its progress is below this part of the rate with that share.
 const DUE: f64 = 0.95;
 /// Divisor of the share: a client may get this part of its share beyond the pages that it holds and puts.
-const AHEAD_PART: u64 = 64;
+const AHEAD_PART: u64 = 8;
 /// Margin on the number of live pages, because the sample has an error.
 const MARGIN: f64 = 1.05;
 /// Largest stretch factor between pages of the curve and real pages.
@@ -249,8 +250,10 @@ impl Utility {
             floors.push(client.floor());
             let due_pages = if client.asks() { standing.due_pages(&rates, fair_pages) } else { 0 };
             hulls.push(self.prices(client, &standing, &rates));
-            // One interval of many puts does not predict another.
-            let soon = client.puts.min(standing.demand.puts as u64) + fair_pages / AHEAD_PART;
+            // One interval of many requests does not predict another.
+            let asked = client.puts + client.misses;
+            let usual = standing.demand.puts + standing.demand.misses;
+            let soon = asked.min(usual as u64) + fair_pages / AHEAD_PART;
             let bound = client.cap_pages.min(client.used_pages.saturating_add(soon));
             due.push(due_pages.min(bound));
             bounds.push(bound);

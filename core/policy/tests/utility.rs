@@ -159,12 +159,24 @@ fn a_former_get_counts_a_quarter() {
 
 #[test]
 fn nobody_gets_ahead_of_what_it_can_fill() {
-    // The client could use 4000 pages but puts 10 in an interval: it gets these and a 64th of its share of 2000.
+    // The client could use 4000 pages but puts 10 and misses 900 in an interval, of which a fifth counts at first: it
+    // gets these and an eighth of its share of 2000.
     let far = curve(4000, 900.0);
     let slow = Sample { puts: 10, used_pages: 50, ..missing(&far, 900) };
     let holder = Sample { used_pages: 3900, ..missing(&far, 900) };
     let targets = after(1, 4000, &[slow, holder]);
-    assert!(targets[0] <= 50 + 10 + 31 + 5, "{targets:?}");
+    assert!(targets[0] <= 50 + 910 / 5 + 250, "{targets:?}");
+}
+
+/// It puts nothing until it has room: a page from the disk goes to the store only if that has room for it.
+#[test]
+fn who_reads_its_pages_from_its_disk_can_come_back() {
+    let far = curve(4000, 800.0);
+    let on_disk = Sample { puts: 0, puts_refused: 0, used_pages: 0, ..missing(&far, 800) };
+    let holder = Sample { used_pages: 9800, ..missing(&far, 100) };
+    // Long enough to be owed its share.
+    let targets = after(400, 9898, &[on_disk, holder]);
+    assert!(targets[0] >= 1200, "{targets:?}");
 }
 
 #[test]
