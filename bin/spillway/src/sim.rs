@@ -208,7 +208,6 @@ fn traces(options: &Sim) -> anyhow::Result<Case> {
 fn costs(usual: Costs, disk: Option<Duration>) -> Costs {
     disk.map_or(usual, |read| usual.and_disk(read.as_micros() as u64))
 }
-}
 
 /// The policies on the command line, or all; the oracle last.
 fn clients_of(options: &Sim, costs: &Costs) -> Vec<Who> {
