@@ -114,9 +114,10 @@ pub struct Remote {
     pub no_encrypt: bool,
 
     /// Encrypts pages with the key in FILE, so that equal pages of all runs with this key share
-    /// memory on the blade. The file contains 64 hexadecimal digits: openssl rand -hex 32.
-    /// docs/blades.md says what the blade learns.
-    #[arg(long, value_name = "FILE", requires = "blade", conflicts_with = "no_encrypt")]
+    /// memory on the blade. With --no-encrypt, the key only separates such runs from others. The
+    /// file contains 64 hexadecimal digits: openssl rand -hex 32. docs/blades.md says what the
+    /// blade learns.
+    #[arg(long, value_name = "FILE", requires = "blade")]
     pub share: Option<PathBuf>,
 }
 

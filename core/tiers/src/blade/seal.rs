@@ -7,7 +7,8 @@
 //! Values that are to share memory on a blade must be equal when they are sealed, so there a value's own
 //! content takes the place of its key: a keyed hash of it, its *name*, gives the AES key of this content
 //! alone, and travels with it. The holder of the values sees which are equal, and may return any value of
-//! the domain for any other.
+//! the domain for any other. In the clear, a checksum of the content that the domain's key seeds travels
+//! with it.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::hmac;
@@ -38,6 +39,12 @@ pub enum Seal {
         /// Of this run alone, so that a value of another run does not pass.
         seed: u64,
     },
+    /// In the clear, with an XXH3-64 checksum of the content alone, so that equal values are equal when
+    /// sealed. It detects damage, not attacks.
+    SharedClear {
+        /// Of this domain alone, so that a value of another domain does not pass.
+        seed: u64,
+    },
 }
 
 /// What all who share values of a domain know.
@@ -50,11 +57,8 @@ pub struct Domain {
 
 impl Domain {
     fn new(key: &[u8; KEY_BYTES]) -> Self {
-        let of_domain = hmac::Key::new(hmac::HMAC_SHA256, key);
-        let derived = |purpose: &[u8]| {
-            hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&of_domain, purpose).as_ref())
-        };
-        Self { names: derived(b"spillway shared names"), keys: derived(b"spillway shared keys") }
+        let hashed = |purpose| hmac::Key::new(hmac::HMAC_SHA256, derived(key, purpose).as_ref());
+        Self { names: hashed(b"spillway shared names"), keys: hashed(b"spillway shared keys") }
     }
 
     fn name(&self, content: &[u8]) -> [u8; NAME_BYTES] {
@@ -70,12 +74,18 @@ impl Domain {
     }
 }
 
+/// A secret of the domain with this key, for one purpose. It tells nothing about the key.
+fn derived(key: &[u8; KEY_BYTES], purpose: &[u8]) -> hmac::Tag {
+    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), purpose)
+}
+
 impl core::fmt::Debug for Seal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Encrypted(_) => "Encrypted",
             Self::Shared(_) => "Shared",
             Self::Clear { .. } => "Clear",
+            Self::SharedClear { .. } => "SharedClear",
         })
     }
 }
@@ -97,6 +107,10 @@ fn checksum(seed: u64, key: Key, content: &[u8]) -> [u8; SUM_BYTES] {
     named[..12].copy_from_slice(&nonce(key));
     named[12..].copy_from_slice(&seed.to_le_bytes());
     let seed = XxHash3_64::oneshot(&named);
+    checksum_of_content(seed, content)
+}
+
+fn checksum_of_content(seed: u64, content: &[u8]) -> [u8; SUM_BYTES] {
     XxHash3_64::oneshot_with_seed(seed, content).to_le_bytes()
 }
 
@@ -117,11 +131,20 @@ impl Seal {
         Self::Clear { seed: XxHash3_64::oneshot(key) }
     }
 
+    /// Checksums of a sharing domain with this key.
+    pub fn shared_clear(key: &[u8; KEY_BYTES]) -> Self {
+        // Whoever reads the values may find the seed, and must not learn of the key by that.
+        let secret = derived(key, b"spillway shared checksums");
+        let seed = *secret.as_ref().first_chunk().expect("the hash is longer than a seed");
+        Self::SharedClear { seed: u64::from_le_bytes(seed) }
+    }
+
     /// What a run's settings ask for: with `share` the key is that of a sharing domain.
     pub fn of(encrypt: bool, share: bool, key: &[u8; KEY_BYTES]) -> Self {
         match (encrypt, share) {
-            // Never another: the nonces of runs with one key would repeat.
-            (_, true) => Self::shared(key),
+            // Never `encrypted`: the nonces of runs with one key would repeat.
+            (true, true) => Self::shared(key),
+            (false, true) => Self::shared_clear(key),
             (true, false) => Self::encrypted(key),
             (false, false) => Self::clear(key),
         }
@@ -132,7 +155,7 @@ impl Seal {
         match self {
             Self::Encrypted(_) => TAG_BYTES,
             Self::Shared(_) => TAG_BYTES + NAME_BYTES,
-            Self::Clear { .. } => SUM_BYTES,
+            Self::Clear { .. } | Self::SharedClear { .. } => SUM_BYTES,
         }
     }
 
@@ -165,6 +188,9 @@ impl Seal {
             Self::Clear { seed } => {
                 rest[..SUM_BYTES].copy_from_slice(&checksum(*seed, key, content));
             }
+            Self::SharedClear { seed } => {
+                rest[..SUM_BYTES].copy_from_slice(&checksum_of_content(*seed, content));
+            }
         }
         length + self.added_bytes()
     }
@@ -188,6 +214,10 @@ impl Seal {
             Self::Clear { seed } => {
                 let (content, sum) = sealed.split_last_chunk::<SUM_BYTES>()?;
                 (*sum == checksum(*seed, key, content)).then_some(content)
+            }
+            Self::SharedClear { seed } => {
+                let (content, sum) = sealed.split_last_chunk::<SUM_BYTES>()?;
+                (*sum == checksum_of_content(*seed, content)).then_some(content)
             }
         }
     }
@@ -227,39 +257,60 @@ mod tests {
 
     #[test]
     fn equal_values_of_a_domain_are_equal_when_sealed_and_open_under_any_key_of_it() {
-        let (one, other) = (Seal::shared(&[7; KEY_BYTES]), Seal::shared(&[8; KEY_BYTES]));
-        for length in [1, 1500, PAGE_BYTES] {
-            let sealed = |seal: &Seal, key: Key, byte| {
-                // What another value has left behind it is none of it.
-                let mut value = [key.index as u8; SEALED_BYTES_MAX];
-                value[..length].fill(byte);
-                let sealed = seal.seal(key, &mut value, length);
-                assert_eq!(sealed, length + seal.added_bytes());
-                value[..sealed].to_vec()
-            };
-            let first = sealed(&one, Key::new(1, 1), 0x5a);
-            assert_eq!(sealed(&one, Key::new(2, 7), 0x5a), first);
-            assert_ne!(sealed(&one, Key::new(1, 1), 0x5b), first);
-            assert_ne!(sealed(&other, Key::new(1, 1), 0x5a), first);
-            let content = Some(&[0x5a; PAGE_BYTES][..length]);
-            assert_eq!(one.open(Key::new(9, 9), &mut first.clone()), content);
-            assert_eq!(other.open(Key::new(1, 1), &mut first.clone()), None);
-            for damaged in [0, length, length + TAG_BYTES, first.len() - 1] {
-                let mut value = first.clone();
-                value[damaged] ^= 1;
-                assert_eq!(one.open(Key::new(1, 1), &mut value), None, "{damaged} of {length}");
+        let seals = |of: fn(&[u8; KEY_BYTES]) -> Seal| (of(&[7; KEY_BYTES]), of(&[8; KEY_BYTES]));
+        for (one, other) in [seals(Seal::shared), seals(Seal::shared_clear)] {
+            for length in [1, 1500, PAGE_BYTES] {
+                equal_values_of_a_domain(&one, &other, length);
             }
-            for short in [0, NAME_BYTES - 1, NAME_BYTES, first.len() - 1] {
-                assert_eq!(one.open(Key::new(1, 1), &mut first.clone()[..short]), None);
-            }
+        }
+    }
+
+    fn equal_values_of_a_domain(one: &Seal, other: &Seal, length: usize) {
+        let sealed = |seal: &Seal, key: Key, byte| {
+            // What another value has left behind it is none of it.
+            let mut value = [key.index as u8; SEALED_BYTES_MAX];
+            value[..length].fill(byte);
+            let sealed = seal.seal(key, &mut value, length);
+            assert_eq!(sealed, length + seal.added_bytes());
+            value[..sealed].to_vec()
+        };
+        let first = sealed(one, Key::new(1, 1), 0x5a);
+        assert_eq!(sealed(one, Key::new(2, 7), 0x5a), first);
+        assert_ne!(sealed(one, Key::new(1, 1), 0x5b), first);
+        assert_ne!(sealed(other, Key::new(1, 1), 0x5a), first);
+        let content = Some(&[0x5a; PAGE_BYTES][..length]);
+        assert_eq!(one.open(Key::new(9, 9), &mut first.clone()), content);
+        assert_eq!(other.open(Key::new(1, 1), &mut first.clone()), None);
+        for damaged in 0..first.len() {
+            let mut value = first.clone();
+            value[damaged] ^= 1;
+            assert_eq!(one.open(Key::new(1, 1), &mut value), None, "{damaged} of {length}");
+        }
+        for short in [0, one.added_bytes() - 1, one.added_bytes(), first.len() - 1] {
+            assert_eq!(one.open(Key::new(1, 1), &mut first.clone()[..short]), None);
         }
     }
 
     #[test]
     fn a_domain_s_key_seals_in_no_other_way() {
         let kind = |encrypt, share| format!("{:?}", Seal::of(encrypt, share, &[7; KEY_BYTES]));
-        assert_eq!([kind(true, true), kind(false, true)], ["Shared", "Shared"]);
+        assert_eq!([kind(true, true), kind(false, true)], ["Shared", "SharedClear"]);
         assert_eq!([kind(true, false), kind(false, false)], ["Encrypted", "Clear"]);
+    }
+
+    #[test]
+    fn what_a_domain_seals_is_the_same_in_every_build() {
+        // Else runs of two builds would share nothing.
+        let added = |seal: Seal| {
+            let mut value = [0x5a; SEALED_BYTES_MAX];
+            let sealed = seal.seal(Key::new(1, 1), &mut value, 100);
+            value[100..sealed].iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        };
+        assert_eq!(
+            added(Seal::shared(&[7; KEY_BYTES])),
+            "cf729c2d315d697fd6209cf480dc97852a202ece7fbdd133209820e6c3c62009"
+        );
+        assert_eq!(added(Seal::shared_clear(&[7; KEY_BYTES])), "58092135e1f6bf4e");
     }
 
     #[test]
