@@ -84,9 +84,42 @@ impl Cipher {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::thread;
+
     use spillway_types::PAGE_BYTES;
 
     use super::*;
+
+    /// GCM's key stream depends on key and nonce alone, so equal pages look equal under equal nonces.
+    #[test]
+    fn no_two_seals_have_the_same_nonce() {
+        const THREADS: u64 = 4;
+        const SEALS: usize = 25_000;
+        let cipher = Cipher::fresh().unwrap();
+        let seal = |number| {
+            let mut page = Page([0; PAGE_BYTES]);
+            let seal = cipher.seal(number, &mut page);
+            let begins: [u8; 32] = page.0[..32].try_into().unwrap();
+            (seal.version, *nonce(seal.version).as_ref(), begins)
+        };
+        let seals: Vec<_> = thread::scope(|scope| {
+            let one = |number| move || (0..SEALS).map(|_| seal(number)).collect::<Vec<_>>();
+            let threads: Vec<_> = (0..THREADS).map(|number| scope.spawn(one(number))).collect();
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let all = THREADS as usize * SEALS;
+        assert_eq!(seals.iter().map(|seal| seal.0).collect::<HashSet<_>>().len(), all, "versions");
+        assert_eq!(seals.iter().map(|seal| seal.1).collect::<HashSet<_>>().len(), all, "nonces");
+        assert_eq!(seals.iter().map(|seal| seal.2).collect::<HashSet<_>>().len(), all, "pages");
+    }
+
+    #[test]
+    fn every_bit_of_a_version_is_in_its_nonce() {
+        let nonces: HashSet<_> = (0..64).map(|bit| *nonce(1 << bit).as_ref()).collect();
+        assert_eq!(nonces.len(), 64);
+        assert!(!nonces.contains(nonce(0).as_ref()));
+    }
 
     #[test]
     fn a_page_opens_under_its_own_number_and_version_alone() {
