@@ -12,6 +12,9 @@ pub enum Error {
     /// Its answer is unexpected.
     #[error("{0}")]
     Etcd(String),
+    /// Keys have changed, and the watch has not reported it.
+    #[error("its watch is silent although hosts have changed, as if its connection was cut")]
+    Silent,
     /// An invalid endpoint.
     #[error(
         "'{0}' is not an endpoint: write http://ADDRESS:PORT or https://ADDRESS:PORT, with a numeric address"

@@ -122,15 +122,17 @@ impl Session<'_> {
         self.take_lease(&mut connection).await?;
         let mut said = own.borrow_and_update().clone();
         self.announce(&mut connection, &said).await?;
-        let (mut known, revision) = self.list(&mut connection).await?;
+        let (mut known, mut seen) = self.list(&mut connection).await?;
         self.publish(&known, &said.name);
         let mut watching = self.connect().await?;
-        let mut events = self.watch(&mut watching, revision + 1).await?;
+        let mut events = self.watch(&mut watching, seen.revision + 1).await?;
         tracing::info!(endpoint = %self.endpoint, hosts = known.len(), "found in the registry");
         self.well = true;
         let mut alive = interval(Duration::from_secs(self.settings.lease_s) / 3);
         alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut announced = Instant::now();
+        // What the watch had reported when it was found to be behind.
+        let mut behind = None;
         loop {
             tokio::select! {
                 _ = alive.tick() => {
@@ -140,6 +142,11 @@ impl Session<'_> {
                         return Err(Error::Etcd("the lease has ended".into()));
                     }
                     self.say(&mut connection, own, &mut said, &mut announced).await?;
+                    let missed = self.misses(&mut connection, &seen).await?.then(|| seen.clone());
+                    if missed.is_some() && missed == behind {
+                        return Err(Error::Silent);
+                    }
+                    behind = missed;
                 }
                 changed = own.changed() => {
                     if changed.is_err() {
@@ -148,7 +155,7 @@ impl Session<'_> {
                     self.say(&mut connection, own, &mut said, &mut announced).await?;
                 }
                 line = events.next() => {
-                    if self.follow(&line?, &mut known)? {
+                    if self.follow(&line?, &mut known, &mut seen)? {
                         self.publish(&known, &said.name);
                     }
                 }
@@ -250,18 +257,8 @@ impl Session<'_> {
         STANDARD.encode(end)
     }
 
-    /// All hosts, and the revision of this state.
-    async fn list(&self, connection: &mut Connection) -> Result<(Known, i64), Error> {
-        #[derive(Deserialize)]
-        struct Found {
-            header: Header,
-            #[serde(default)]
-            kvs: Vec<Pair>,
-        }
-        #[derive(Deserialize)]
-        struct Header {
-            revision: String,
-        }
+    /// All hosts, and what the registry is at.
+    async fn list(&self, connection: &mut Connection) -> Result<(Known, Seen), Error> {
         let key = STANDARD.encode(&self.settings.prefix);
         let body = json!({ "key": key, "range_end": self.end(), "limit": HOSTS_MAX.to_string() });
         let found: Found = self.ask(connection, "/v3/kv/range", &body).await?;
@@ -269,8 +266,19 @@ impl Session<'_> {
         for pair in &found.kvs {
             self.put(&mut known, pair);
         }
-        let revision = found.header.revision.parse();
-        Ok((known, revision.map_err(|_| Error::Etcd("a revision is not a number".into()))?))
+        Ok((known, Seen { revision: number(&found.header.revision)?, keys: number(&found.count)? }))
+    }
+
+    /// Whether keys have changed since what the watch reported last. Its own connection can end without a sign, and
+    /// the watch is silent while nothing changes.
+    async fn misses(&self, connection: &mut Connection, seen: &Seen) -> Result<bool, Error> {
+        let key = STANDARD.encode(&self.settings.prefix);
+        let body = json!({
+            "key": key, "range_end": self.end(), "keys_only": true, "limit": "1",
+            "min_mod_revision": (seen.revision + 1).to_string(),
+        });
+        let found: Found = self.ask(connection, "/v3/kv/range", &body).await?;
+        Ok(!found.kvs.is_empty() || number(&found.count)? != seen.keys)
     }
 
     async fn watch(&self, connection: &mut Connection, from: i64) -> Result<Lines, Error> {
@@ -284,7 +292,7 @@ impl Session<'_> {
     }
 
     /// Processes a line of the watch; returns whether hosts have changed.
-    fn follow(&self, line: &[u8], known: &mut Known) -> Result<bool, Error> {
+    fn follow(&self, line: &[u8], known: &mut Known, seen: &mut Seen) -> Result<bool, Error> {
         #[derive(Deserialize)]
         struct Told {
             result: Change,
@@ -307,9 +315,13 @@ impl Session<'_> {
             return Err(Error::Etcd("it has ended the watch".into()));
         }
         for event in &change.events {
+            seen.revision = seen.revision.max(number(&event.kv.mod_revision)?);
             if event.kind == "DELETE" {
+                seen.keys -= 1;
                 self.name(&event.kv).and_then(|name| known.remove(&name));
             } else {
+                // The first version of a key is a new key.
+                seen.keys += i64::from(event.kv.version == "1");
                 self.put(known, &event.kv);
             }
         }
@@ -351,12 +363,47 @@ impl Session<'_> {
 /// Hosts by name.
 type Known = BTreeMap<String, Record>;
 
-/// A key and its value, in base64.
+/// How far the watch has reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    /// Of the last change.
+    revision: i64,
+    /// How many keys there are.
+    keys: i64,
+}
+
+/// The answer to a range.
 #[derive(Deserialize)]
+struct Found {
+    header: Header,
+    #[serde(default)]
+    kvs: Vec<Pair>,
+    /// All keys of the range, whatever the limit; left out for none.
+    #[serde(default)]
+    count: String,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    revision: String,
+}
+
+/// A key and its value, in base64.
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Pair {
     key: String,
-    #[serde(default)]
     value: String,
+    mod_revision: String,
+    version: String,
+}
+
+/// A number, which the gateway writes as a string, and leaves out if it is zero.
+fn number(text: &str) -> Result<i64, Error> {
+    if text.is_empty() {
+        return Ok(0);
+    }
+    text.parse().map_err(|_| Error::Etcd(format!("'{text}' is not a number")))
 }
 
 /// The lines of an endless answer.

@@ -9,6 +9,7 @@ use spillway_registry::{Host, Registry, etcd};
 use spillway_test_support::certificates::Authority;
 use spillway_test_support::sockets::unused_address;
 use spillway_tls::ClientSettings;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -84,6 +85,74 @@ impl Announced {
         let seen = timeout(PATIENCE, self.hosts.wait_for(are_these)).await.map(drop);
         assert!(seen.is_ok(), "sees {:?} and not {expected:?}", self.hosts.borrow());
     }
+}
+
+/// Forwards connections to an etcd.
+struct Proxy {
+    address: SocketAddr,
+    /// How many watches there were.
+    watches: watch::Receiver<usize>,
+    cut: watch::Sender<()>,
+}
+
+impl Proxy {
+    async fn start(etcd: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (told, watches) = watch::channel(0);
+        let (cut, is_cut) = watch::channel(());
+        tokio::spawn(async move {
+            loop {
+                let (here, _) = listener.accept().await.unwrap();
+                // It is not there yet.
+                let Ok(there) = TcpStream::connect(etcd).await else { continue };
+                tokio::spawn(Self::forward(here, there, told.clone(), is_cut.clone()));
+            }
+        });
+        Self { address, watches, cut }
+    }
+
+    /// When a watch is cut, both ends stay connected, and nothing arrives any more.
+    async fn forward(
+        mut here: TcpStream,
+        mut there: TcpStream,
+        watches: watch::Sender<usize>,
+        mut cut: watch::Receiver<()>,
+    ) {
+        let mut start = [0; 14];
+        while here.peek(&mut start).await.is_ok_and(|bytes| bytes != 0 && bytes < start.len()) {
+            tokio::task::yield_now().await;
+        }
+        let is_watch = start == *b"POST /v3/watch";
+        watches.send_modify(|count| *count += usize::from(is_watch));
+        tokio::select! {
+            _ = tokio::io::copy_bidirectional(&mut here, &mut there) => {}
+            Ok(()) = cut.changed(), if is_watch => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_watch_whose_connection_is_cut_without_a_sign_begins_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let tls = Authority::new().client("a.test", "a.test");
+    let etcd = Etcd::start(&folder.path().join("etcd"), unused_address(), unused_address());
+    let mut proxy = Proxy::start(etcd.client).await;
+    let mut a = Announced::new("a.test", proxy.address, &tls);
+    let b = Announced::new("b.test", etcd.client, &tls);
+    let gib = 1 << 30;
+    a.sees(&[("b.test", gib)]).await;
+    proxy.watches.wait_for(|count| *count != 0).await.unwrap();
+    // A host that comes.
+    proxy.cut.send_replace(());
+    let _c = Announced::new("c.test", etcd.client, &tls);
+    a.sees(&[("b.test", gib), ("c.test", gib)]).await;
+    // A host that goes.
+    let before = *proxy.watches.borrow();
+    proxy.watches.wait_for(|count| *count >= before.max(2)).await.unwrap();
+    proxy.cut.send_replace(());
+    b.task.abort();
+    a.sees(&[("c.test", gib)]).await;
 }
 
 #[tokio::test]
