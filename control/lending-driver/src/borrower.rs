@@ -1,6 +1,6 @@
 //! The borrower's side: devices over loans of others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,10 +82,10 @@ impl Borrower {
         self.devices().into_iter().map(used).collect()
     }
 
-    /// The copies of slabs in lost loans.
+    /// The lost copies of each device that has some.
     pub fn lost_places(&self) -> Vec<Event> {
         let lost = |(id, device): (DeviceId, Arc<Device>)| device.lost_places(id, &self.own);
-        self.devices().into_iter().flat_map(lost).collect()
+        self.devices().into_iter().filter_map(lost).collect()
     }
 
     /// Records a granted loan.
@@ -123,12 +123,32 @@ impl Borrower {
         };
         let device = Arc::new(device);
         device.watch_losses(Arc::downgrade(&device));
+        self.insert(id, &device, slabs);
         if let Err(error) = self.use_device(id, &device, bytes) {
             self.close(id, &device);
+            self.state().devices.remove(&id);
             return Err(error);
         }
-        self.state().devices.insert(id, device);
         Ok(())
+    }
+
+    /// Makes a device known before it is in use: a loan that is forgotten from then on is forgotten in the device too.
+    /// Those that were forgotten before have served no page yet.
+    fn insert(&self, id: DeviceId, device: &Arc<Device>, slabs: &[[Option<CopyLocation>; 2]]) {
+        let mut state = self.state();
+        state.devices.insert(id, device.clone());
+        let mut gone = BTreeSet::new();
+        for place in slabs.iter().flatten().flatten() {
+            if let CopyLocation::Lender { loan, .. } = place
+                && !state.loans.contains_key(loan)
+            {
+                gone.insert(loan.number);
+            }
+        }
+        drop(state);
+        for number in gone {
+            device.forget(number);
+        }
     }
 
     /// The places of a device's slabs, with their transports.

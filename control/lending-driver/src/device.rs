@@ -7,7 +7,7 @@ use std::time::Duration;
 use spillway_block::fresh_uuid;
 use spillway_fanout::{Counters, FanOut, Holder, Report, SlabLocation};
 use spillway_host::Swap;
-use spillway_lending::{DeviceId, Event, HostId, LoanId};
+use spillway_lending::{CopyLocation, DeviceId, Event, HostId, LoanId, LostPlace};
 use spillway_types::PAGE_BYTES;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -98,7 +98,7 @@ impl Device {
                 Report::Answer { holder, after } => return health.pages_answered(holder, after),
             }
             let Some(device) = watched.get().and_then(Weak::upgrade) else { return };
-            for event in device.lost_places(id, &own) {
+            if let Some(event) = device.lost_places(id, &own) {
                 // The receiver is gone when the daemon ends.
                 let _ = losses.send(event);
             }
@@ -124,20 +124,23 @@ impl Device {
         self.use_.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All lost copies, at each call.
-    pub fn lost_places(&self, device: DeviceId, own: &HostId) -> Vec<Event> {
-        let Some(fan_out) = self.fan_out_device() else { return Vec::new() };
-        let mut events = Vec::new();
+    /// All lost copies, at each call; none if there are none.
+    pub fn lost_places(&self, device: DeviceId, own: &HostId) -> Option<Event> {
+        let fan_out = self.fan_out_device()?;
+        let mut all = Vec::new();
         for slab in 0..fan_out.slabs() {
             let copies = fan_out.places(slab).unwrap_or_default();
             for lost in copies.iter().flatten().filter(|it| it.is_lost) {
-                let number = lost.place.holder.number();
-                let loan = LoanId { borrower: own.clone(), number };
-                let loan = (number != Holder::FILE).then_some(loan);
-                events.push(Event::LostPlace { device, slab, loan });
+                let SlabLocation { holder, slab: index } = &lost.place;
+                let loan = LoanId { borrower: own.clone(), number: holder.number() };
+                let place = match holder.number() {
+                    Holder::FILE => CopyLocation::File,
+                    _ => CopyLocation::Lender { loan, index: *index },
+                };
+                all.push(LostPlace { slab, place });
             }
         }
-        events
+        (!all.is_empty()).then_some(Event::LostPlaces { device, lost: all })
     }
 
     /// Its path; empty before it is in use, and in a dry run.
@@ -193,6 +196,17 @@ impl Device {
         let copies = self.fan_out_device().and_then(|fan_out| fan_out.places(slab).ok());
         let standing = copies.and_then(|copies| copies.into_iter().nth(copy).flatten());
         standing.is_some_and(|it| !it.is_lost && it.place.holder.number() == Holder::FILE)
+    }
+
+    /// Stops using the loan of this number, if the device has copies in it.
+    pub fn forget(&self, number: u64) {
+        let Some(fan_out) = self.fan_out_device() else { return };
+        let mut places =
+            (0..fan_out.slabs()).flat_map(|slab| fan_out.places(slab).unwrap_or_default());
+        let its = places.find_map(|it| it.filter(|it| it.place.holder.number() == number));
+        if let Some(its) = its {
+            fan_out.forget(&its.place.holder);
+        }
     }
 
     /// Puts it into use, as `attached` says.

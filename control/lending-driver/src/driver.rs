@@ -1,21 +1,28 @@
 //! The loop around the state machine.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use spillway_api::LendOrder;
-use spillway_lending::{Action, CopyLocation, Event, HostId, Message, Note, Order};
+use spillway_lending::{
+    Action, CopyLocation, DeviceId, Event, HostId, LoanId, Message, Note, Order, Reading,
+};
 use spillway_registry::Host;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::error::Error;
+use crate::forgets::Forgets;
 use crate::notes;
 use crate::peers::Messenger;
 use crate::shared::Shared;
 
 /// Longest pause between two checks.
 const IDLE: Duration = Duration::from_secs(3600);
+
+/// Most messages that are processed before a timer that is due.
+const MESSAGES_MAX: usize = 64;
 
 /// Additional time to wait for pages in flight to a lender, beyond that of a request.
 const FORGET_MARGIN: Duration = Duration::from_secs(2);
@@ -39,46 +46,69 @@ pub struct Outputs {
     pub own: watch::Sender<Host>,
 }
 
+/// What a task of the driver has finished.
+#[derive(Debug)]
+enum Done {
+    /// This host sends nothing more to a loan.
+    Forgotten(LoanId),
+    /// The memory was read.
+    Read(io::Result<Reading>),
+}
+
+/// The loop's state. Nothing here waits: what may take long runs elsewhere, so that leases are renewed in time.
+struct Driver {
+    shared: Arc<Shared>,
+    outputs: Outputs,
+    forgets: Forgets,
+    done: mpsc::UnboundedSender<Done>,
+    /// Whether the memory is being read. The kernel may take its time for that.
+    is_reading: bool,
+}
+
 /// Runs forever.
-pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, mut outputs: Outputs) {
+pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, outputs: Outputs) {
+    let (done, mut finished) = mpsc::unbounded_channel();
     let mut period = interval(shared.settings.period);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let forgets = Forgets::default();
+    let mut driver = Driver { shared, outputs, forgets, done, is_reading: false };
     loop {
-        let wake_at = shared.machine().wake_at().unwrap_or(Duration::MAX);
-        let wake_at = shared.started + wake_at.min(shared.now() + IDLE);
-        let event = tokio::select! {
+        let wake_at = driver.shared.machine().wake_at().unwrap_or(Duration::MAX);
+        let wake_at = driver.shared.started + wake_at.min(driver.shared.now() + IDLE);
+        tokio::select! {
             // Process completed actions before new requests: a borrower's pages are freed before others
             // request memory.
             biased;
-            Some(event) = inputs.results.recv() => event,
+            Some(done) = finished.recv() => driver.finish(done),
+            Some(event) = inputs.results.recv() => {
+                driver.handle(event);
+            }
             Some((order, hears)) = inputs.orders.recv() => {
-                let done = follow_order(&shared, &mut outputs, order).await;
+                let done = driver.follow_order(order);
                 // The requester may be gone.
                 let _ = hears.send(told(done));
-                continue;
             }
-            _ = period.tick() => look(&shared),
+            _ = period.tick() => {
+                driver.take_messages(&mut inputs.messages);
+                driver.read_memory();
+            }
             Ok(()) = inputs.hosts.changed() => {
                 let hosts = inputs.hosts.borrow_and_update().clone();
-                let peers = shared.peers.update(&hosts);
+                let peers = driver.shared.peers.update(&hosts);
                 // A host that may only lend has no requests to make.
-                Event::Peers(if shared.settings.borrows { peers } else { Vec::new() })
+                driver.handle(Event::Peers(if driver.shared.settings.borrows { peers } else { Vec::new() }));
             }
-            Some(event) = inputs.messages.recv() => event,
-            () = sleep_until(wake_at) => look(&shared),
-        };
-        handle(&shared, &mut outputs, event).await;
-        tell_spare(&shared, &outputs);
-    }
-}
-
-fn look(shared: &Shared) -> Event {
-    match shared.reading() {
-        Ok(reading) => Event::Memory(reading),
-        Err(error) => {
-            tracing::error!("can't read this host's memory: {error}");
-            Event::Tick
+            Some(event) = inputs.messages.recv() => {
+                driver.handle(event);
+            }
+            () = sleep_until(wake_at) => {
+                driver.take_messages(&mut inputs.messages);
+                driver.handle(Event::Tick);
+                // Memory that was short for long enough shows only in what is read then.
+                driver.read_memory();
+            }
         }
+        driver.tell_spare();
     }
 }
 
@@ -99,105 +129,179 @@ pub async fn watch_places(shared: Arc<Shared>, results: mpsc::UnboundedSender<Ev
     }
 }
 
-async fn follow_order(
-    shared: &Arc<Shared>,
-    outputs: &mut Outputs,
-    order: LendOrder,
-) -> Result<(), Error> {
-    let order = match order {
-        LendOrder::Borrow(_) if !shared.settings.borrows => return Err(Error::LendsOnly),
-        LendOrder::Borrow(bytes) => {
-            let slabs = bytes.div_ceil(shared.settings.machine.slab_bytes);
-            Order::Borrow(u32::try_from(slabs).unwrap_or(u32::MAX))
+impl Driver {
+    /// Processes messages that have arrived, before a timer that is due: among them may be the answer that renews a
+    /// loan.
+    fn take_messages(&mut self, messages: &mut mpsc::Receiver<Event>) {
+        for _ in 0..MESSAGES_MAX {
+            let Ok(event) = messages.try_recv() else { return };
+            self.handle(event);
         }
-        LendOrder::Return => Order::Return,
-        LendOrder::Drain => Order::Drain,
-        LendOrder::Resume => Order::Resume,
-    };
-    let refused = handle(shared, outputs, Event::Operator(order)).await;
-    refused.map_or(Ok(()), |why| Err(Error::CannotBorrow(why)))
-}
-
-/// Passes an event to the machine, and executes its actions. Returns why an operator's order can't
-/// be followed.
-async fn handle(shared: &Arc<Shared>, outputs: &mut Outputs, event: Event) -> Option<&'static str> {
-    if let Event::Placed { place: CopyLocation::Lender { loan, .. }, result: Ok(()), .. } = &event {
-        shared.health.loan_works(loan.number);
     }
-    let mut actions = Vec::new();
-    shared.machine().handle(shared.now(), event, &mut actions);
-    let mut refused = None;
-    for action in actions {
-        if let Action::Note(Note::CannotBorrow { why }) = action {
-            refused = Some(why);
-        }
-        carry_out(shared, outputs, action).await;
-    }
-    refused
-}
 
-async fn carry_out(shared: &Arc<Shared>, outputs: &mut Outputs, action: Action) {
-    match action {
-        Action::Send(message) => send(shared, outputs, &message),
-        Action::Note(note) => notes::log(&note, &shared.peers),
-        Action::Reserve { loan, slabs, slab_bytes, mode } => {
-            let lender = shared.lender.clone();
-            aside(outputs, move || {
-                let result = lender.reserve(&loan, slabs, slab_bytes, mode);
-                Event::Reserved { loan, result: told(result) }
-            });
+    /// Starts to read the memory, unless that is under way.
+    fn read_memory(&mut self) {
+        if self.is_reading {
+            return;
         }
-        Action::Release { loan } => {
-            let lender = shared.lender.clone();
-            aside(outputs, move || {
-                lender.release(&loan);
-                Event::Released { loan }
-            });
+        self.is_reading = true;
+        let (shared, done) = (self.shared.clone(), self.done.clone());
+        tokio::task::spawn_blocking(move || {
+            // The receiver is gone when the daemon ends.
+            let _ = done.send(Done::Read(shared.reading()));
+        });
+    }
+
+    fn finish(&mut self, done: Done) {
+        match done {
+            Done::Forgotten(loan) => {
+                for action in self.forgets.end(&loan) {
+                    self.carry_out(action);
+                }
+            }
+            Done::Read(reading) => {
+                self.is_reading = false;
+                let event = match reading {
+                    Ok(reading) => Event::Memory(reading),
+                    Err(error) => {
+                        tracing::error!("can't read this host's memory: {error}");
+                        Event::Tick
+                    }
+                };
+                self.handle(event);
+            }
         }
-        Action::Open { device, loan, lender, access, slabs: _ } => {
-            shared.health.loan_opened(loan.number, lender.clone());
-            shared.borrower.open(device, loan, lender, access);
+    }
+
+    fn follow_order(&mut self, order: LendOrder) -> Result<(), Error> {
+        let settings = &self.shared.settings;
+        let order = match order {
+            LendOrder::Borrow(_) if !settings.borrows => return Err(Error::LendsOnly),
+            LendOrder::Borrow(bytes) => {
+                let slabs = bytes.div_ceil(settings.machine.slab_bytes);
+                Order::Borrow(u32::try_from(slabs).unwrap_or(u32::MAX))
+            }
+            LendOrder::Return => Order::Return,
+            LendOrder::Drain => Order::Drain,
+            LendOrder::Resume => Order::Resume,
+        };
+        let refused = self.handle(Event::Operator(order));
+        refused.map_or(Ok(()), |why| Err(Error::CannotBorrow(why)))
+    }
+
+    /// Passes an event to the machine, and executes its actions. Returns why an operator's order can't
+    /// be followed.
+    fn handle(&mut self, event: Event) -> Option<&'static str> {
+        if let Event::Placed { place: CopyLocation::Lender { loan, .. }, result: Ok(()), .. } =
+            &event
+        {
+            self.shared.health.loan_works(loan.number);
         }
-        Action::Attach { device, slabs } => {
-            let (borrower, results) = (shared.borrower.clone(), outputs.results.clone());
-            aside(outputs, move || {
-                let result = borrower.attach(device, &slabs, results);
-                Event::Attached { device, result: told(result) }
-            });
+        let mut actions = Vec::new();
+        self.shared.machine().handle(self.shared.now(), event, &mut actions);
+        let mut refused = None;
+        for action in actions {
+            if let Action::Note(Note::CannotBorrow { why }) = action {
+                refused = Some(why);
+            }
+            if let Some(action) = self.forgets.admit(action) {
+                self.carry_out(action);
+            }
         }
-        Action::Detach { device } => {
-            let borrower = shared.borrower.clone();
-            aside(outputs, move || {
-                let result = borrower.detach(device);
-                Event::Detached { device, result: told(result) }
-            });
+        refused
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        let (shared, outputs) = (&self.shared, &mut self.outputs);
+        match action {
+            Action::Send(message) => send(shared, outputs, &message),
+            Action::Note(note) => notes::log(&note, &shared.peers),
+            Action::Reserve { loan, slabs, slab_bytes, mode } => {
+                let lender = shared.lender.clone();
+                aside(outputs, move || {
+                    let result = lender.reserve(&loan, slabs, slab_bytes, mode);
+                    Event::Reserved { loan, result: told(result) }
+                });
+            }
+            Action::Release { loan } => {
+                let lender = shared.lender.clone();
+                aside(outputs, move || {
+                    lender.release(&loan);
+                    Event::Released { loan }
+                });
+            }
+            Action::Open { device, loan, lender, access, slabs: _ } => {
+                shared.health.loan_opened(loan.number, lender.clone());
+                shared.borrower.open(device, loan, lender, access);
+            }
+            Action::Attach { device, slabs } => {
+                let (borrower, results) = (shared.borrower.clone(), outputs.results.clone());
+                aside(outputs, move || {
+                    let result = borrower.attach(device, &slabs, results);
+                    Event::Attached { device, result: told(result) }
+                });
+            }
+            Action::Detach { device } => {
+                let borrower = shared.borrower.clone();
+                aside(outputs, move || {
+                    let result = borrower.detach(device);
+                    Event::Detached { device, result: told(result) }
+                });
+            }
+            Action::Place { device, slab, copy, place } => {
+                let borrower = shared.borrower.clone();
+                aside(outputs, move || {
+                    let result = borrower.place(device, slab, copy, &place);
+                    Event::Placed { device, slab, copy, place, result: told(result) }
+                });
+            }
+            Action::Forget { device, loan } => self.forget(device, loan),
         }
-        Action::Place { device, slab, copy, place } => {
-            let borrower = shared.borrower.clone();
-            aside(outputs, move || {
-                let result = borrower.place(device, slab, copy, &place);
-                Event::Placed { device, slab, copy, place, result: told(result) }
-            });
-        }
-        Action::Forget { device, loan } => {
-            let borrower = shared.borrower.clone();
-            // It must be complete before the next action, and may wait for pages in flight: a batch tries at most three
-            // places one after the other. A local disk that hangs must not delay the renewal of other loans.
-            let limit = 3 * shared.settings.request_timeout + FORGET_MARGIN;
-            let name = loan.to_string();
-            let lender = shared.health.lender(loan.number);
-            shared.health.loan_ended(loan.number);
-            let forgotten = tokio::task::spawn_blocking(move || borrower.forget(device, &loan));
+    }
+
+    /// Stops using a loan. That may wait for pages in flight, so what must come after it is held back meanwhile; a
+    /// batch tries at most three places one after the other.
+    fn forget(&mut self, device: DeviceId, loan: LoanId) {
+        let shared = self.shared.clone();
+        let limit = 3 * shared.settings.request_timeout + FORGET_MARGIN;
+        let lender = shared.health.lender(loan.number);
+        shared.health.loan_ended(loan.number);
+        self.forgets.begin(loan.clone(), device);
+        let (borrower, its) = (shared.borrower.clone(), loan.clone());
+        let forgotten = tokio::task::spawn_blocking(move || borrower.forget(device, &its));
+        let done = self.done.clone();
+        tokio::spawn(async move {
             if timeout(limit, forgotten).await.is_err() {
                 let address = lender.as_ref().and_then(|host| shared.peers.address(host));
                 tracing::error!(
-                    loan = name,
+                    loan = loan.to_string(),
                     lender = lender.as_ref().map(HostId::as_str),
                     address = address.map(|address| address.to_string()),
                     "a loan ends while pages are in flight to it or to the local file"
                 );
             }
-        }
+            // The receiver is gone when the daemon ends.
+            let _ = done.send(Done::Forgotten(loan));
+        });
+    }
+
+    /// Updates what other hosts see.
+    fn tell_spare(&self) {
+        let shared = &self.shared;
+        let spare_bytes = if shared.settings.lends {
+            let machine = shared.machine();
+            let (spare_bytes, lent_bytes) = (machine.spare_bytes(), machine.lent_bytes());
+            drop(machine);
+            shared.lender.bounded(spare_bytes, lent_bytes)
+        } else {
+            0
+        };
+        shared.peers.set_spare_bytes(spare_bytes);
+        self.outputs.own.send_if_modified(|own| {
+            let changed = own.spare_bytes != spare_bytes;
+            own.spare_bytes = spare_bytes;
+            changed
+        });
     }
 }
 
@@ -225,20 +329,4 @@ fn send(shared: &Shared, outputs: &mut Outputs, message: &Message) {
     if let Err(error) = sent {
         tracing::warn!(to = %message.to, %address, "can't send: {error}");
     }
-}
-
-/// Updates what other hosts see.
-fn tell_spare(shared: &Shared, outputs: &Outputs) {
-    let spare_bytes = if shared.settings.lends {
-        let view = shared.machine().view(shared.now());
-        shared.lender.bounded(view.spare_bytes, view.lent_bytes)
-    } else {
-        0
-    };
-    shared.peers.set_spare_bytes(spare_bytes);
-    outputs.own.send_if_modified(|own| {
-        let changed = own.spare_bytes != spare_bytes;
-        own.spare_bytes = spare_bytes;
-        changed
-    });
 }

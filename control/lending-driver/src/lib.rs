@@ -23,6 +23,7 @@ mod borrower;
 mod device;
 mod driver;
 mod error;
+mod forgets;
 mod health;
 mod kernel;
 mod lender;

@@ -67,7 +67,8 @@ pub enum Action {
         place: CopyLocation,
     },
     /// Borrower: send nothing more to this loan. Its copies are gone, and moves into it fail. Must be complete before
-    /// the next action.
+    /// the next action for the device, before the lender is told that the loan has ended, and before the lender is asked
+    /// for a new one.
     Forget {
         /// The device.
         device: DeviceId,

@@ -55,16 +55,23 @@ pub enum Event {
         /// Whether the new copy is complete and in use.
         result: Result<(), String>,
     },
-    /// The data plane gave up a copy because its lender or the local file failed. It is stale from now on, and is not
-    /// used again. Sent at least once for each slab; a copy in transit there fails by [`Event::Placed`].
-    LostPlace {
+    /// The data plane gave up copies because their lender or the local file failed. They are stale from now on, and are
+    /// not used again. Each is in at least one such event; a copy in transit there fails by [`Event::Placed`].
+    LostPlaces {
         /// The device.
         device: DeviceId,
-        /// Its slab.
-        slab: u32,
-        /// The loan in which the copy was; none for the local file.
-        loan: Option<LoanId>,
+        /// All copies that are lost now.
+        lost: Vec<LostPlace>,
     },
+}
+
+/// A copy of a slab that is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostPlace {
+    /// The slab.
+    pub slab: u32,
+    /// Where the copy was.
+    pub place: CopyLocation,
 }
 
 /// The memory of this host at a time.

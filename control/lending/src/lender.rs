@@ -15,8 +15,8 @@ use crate::{
 };
 
 impl Machine {
-    /// Total size of the loans.
-    pub(crate) fn lent_bytes(&self) -> u64 {
+    /// Total size of the loans that this host gives.
+    pub fn lent_bytes(&self) -> u64 {
         self.lent.values().map(Lent::bytes).sum()
     }
 

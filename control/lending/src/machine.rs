@@ -12,8 +12,8 @@ use crate::lent::Lent;
 use crate::loan::{Ended, Loan};
 use crate::random::Random;
 use crate::{
-    Action, Body, BorrowedState, DeviceId, Epoch, Event, HostId, Kept, LoanId, Message, Note,
-    Order, Peer, Reading, Role, Roles, Settings, Shareable, View,
+    Action, Body, BorrowedState, DeviceId, Epoch, Event, HostId, Kept, LoanId, LostPlace, Message,
+    Note, Order, Peer, Reading, Role, Roles, Settings, Shareable, View,
 };
 
 /// The state machine of one host. See the crate.
@@ -95,8 +95,12 @@ impl Machine {
     /// Processes an event at `now`, a monotonic time that never decreases; appends the resulting actions.
     pub fn handle(&mut self, now: Duration, event: Event, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
-        // For every event: stop using loans that have run out.
-        self.expire_loans();
+        // For every other event: stop using loans that have run out. An answer that renews a loan may have waited
+        // longer than the loan had left.
+        let renews = matches!(&event, Event::Received(Message { body: Body::MemBorAck(_), .. }));
+        if !renews {
+            self.expire_loans();
+        }
         match event {
             Event::Tick => {}
             Event::Memory(reading) => self.memory(reading),
@@ -113,7 +117,14 @@ impl Machine {
             Event::Placed { device, slab, copy, place, result } => {
                 self.placed(device, slab, copy, place, result);
             }
-            Event::LostPlace { device, slab, loan } => self.lost_place(device, slab, loan.as_ref()),
+            Event::LostPlaces { device, lost } => {
+                for LostPlace { slab, place } in lost {
+                    self.lost_place(device, slab, &place);
+                }
+            }
+        }
+        if renews {
+            self.expire_loans();
         }
         self.tend_lent();
         self.tend_loans();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::device::{Device, Move, Seek};
 use crate::loan::Loan;
 use crate::machine::Machine;
-use crate::{Action, Backup, CopyLocation, DeviceId, HostId, LoanId, Mode, Note};
+use crate::{Action, Backup, CopyLocation, DeviceId, HostId, Mode, Note};
 
 /// Limit of all moves, slow ones included, as a multiple of [`Settings::moves_max`](crate::Settings::moves_max).
 const SLOW_MOVES: usize = 4;
@@ -27,25 +27,23 @@ struct Need {
 }
 
 impl Machine {
-    /// [`crate::Event::LostPlace`].
-    pub(crate) fn lost_place(&mut self, id: DeviceId, slab: u32, loan: Option<&LoanId>) {
+    /// One of [`crate::Event::LostPlaces`].
+    pub(crate) fn lost_place(&mut self, id: DeviceId, slab: u32, place: &CopyLocation) {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let Some(its) = device.slabs.get_mut(slab as usize) else { return };
-        let is_it = |place: &CopyLocation| {
-            loan.map_or(*place == CopyLocation::File, |loan| place.is_in(loan))
+        let Some(copy) = its.copies.iter_mut().find(|copy| copy.as_ref() == Some(place)) else {
+            return;
         };
-        let copy = its.copies.iter_mut().find(|copy| copy.as_ref().is_some_and(is_it));
-        let Some(copy) = copy else { return };
         *copy = None;
         let is_lost = its.is_lost();
-        match loan {
-            Some(loan) => {
+        match place {
+            CopyLocation::Lender { loan, .. } => {
                 if let Some(loan) = self.loans.get_mut(&loan.number) {
                     loan.suspect(self.now);
                 }
             }
             // Writes in flight to it could arrive after later writes.
-            None => device.has_lost_file = true,
+            CopyLocation::File => device.has_lost_file = true,
         }
         if is_lost {
             self.note(Note::SlabLost { device: id, slab });

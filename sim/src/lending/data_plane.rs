@@ -4,7 +4,7 @@
 //! dropped, and the machine is told. A slab with content but without a good copy is a lost page. That is a violation,
 //! unless faults have taken as many copies as it had when it was last complete.
 
-use spillway_lending::{CopyLocation, DeviceId, Event, LoanId, PoolIdentity};
+use spillway_lending::{CopyLocation, DeviceId, Event, LoanId, LostPlace, PoolIdentity};
 
 use super::host::{Content, Host, SLAB_BYTES};
 use super::injected_bug::InjectedBug;
@@ -294,8 +294,8 @@ impl World {
         }
         self.set_version(at, device, slab, version);
         for (copy, place) in failed {
-            let CopyLocation::Lender { loan, .. } = place else { continue };
-            let lender = self.grant(at, device, &loan);
+            let CopyLocation::Lender { loan, .. } = &place else { continue };
+            let lender = self.grant(at, device, loan);
             let is_gone = lender
                 .is_some_and(|(lender, identity)| self.hosts[lender].gone.contains(&identity));
             if let Some(its) = self.hosts[at].devices.get_mut(&device) {
@@ -305,7 +305,8 @@ impl World {
             }
             let in_us = self.random.below(1_000_000);
             let boot = self.hosts[at].boot;
-            let event = Event::LostPlace { device, slab, loan: Some(loan) };
+            let lost = vec![LostPlace { slab, place }];
+            let event = Event::LostPlaces { device, lost };
             self.schedule(in_us, at, Some(boot), What::Tell(event));
         }
         self.check_slab(at, device, slab)

@@ -1,10 +1,15 @@
 //! A device is made, or nothing of it is left.
 
+use std::time::Duration;
+
 use spillway_api::LendOrder;
 use spillway_lending::{Body, Mode};
 
+use super::lenders::Answer;
 use super::{B, Rig, SLAB_BYTES, settings};
 use crate::settings::{DeviceUse, Settings};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 #[tokio::test(start_paused = true)]
 async fn a_device_that_cannot_be_made_is_told_with_the_reason_and_leaves_nothing() {
@@ -18,8 +23,9 @@ async fn a_device_that_cannot_be_made_is_told_with_the_reason_and_leaves_nothing
         let status = rig.status();
         assert_eq!((status.devices.len(), status.borrowed.len()), (0, 0), "{call}");
         assert!(rig.shared.borrower.devices().is_empty(), "{call}");
-        let told = rig.hosts.sent(B).iter().any(|body| matches!(body, Body::MemBorFin(_)));
-        assert!(told, "{call}: the lender may have its memory back");
+        // The lender may have its memory back.
+        let is_end = |body: &Body| matches!(body, Body::MemBorFin(_));
+        rig.until(|| rig.hosts.sent(B).iter().any(is_end)).await;
         rig.until(|| rig.pools.connected() == 0).await;
         assert!(rig.kernel.disks().is_empty(), "{call}");
         assert_eq!(rig.kernel.count("detach"), usize::from(call != "attach"), "{call}");
@@ -79,4 +85,24 @@ async fn in_direct_mode_the_kernel_connects_and_is_disconnected_when_it_cannot_s
     let calls = rig.kernel.calls();
     assert_eq!(calls[0], "connect 192.0.2.1:4420 nqn.2014-08.test:lender");
     assert_eq!(calls[2..], ["swap_on /dev/nvme0n1", "disconnect /dev/nvme0n1", "restore_free "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loan_that_is_lost_while_its_device_is_made_gets_no_page() {
+    for call in ["attach", "swap_on"] {
+        let rig = Rig::start(settings()).await;
+        rig.list(&[B]).await;
+        rig.kernel.hang(call);
+        rig.order(LendOrder::Borrow(SLAB_BYTES)).await.unwrap();
+        rig.until(|| rig.kernel.count(call) == 1).await;
+        rig.hosts.set(B, Answer::Forgets);
+        rig.push(11 * SECOND).await;
+        rig.until(|| rig.log.has("the loan is lost")).await;
+        let is_end = |body: &Body| matches!(body, Body::MemBorFin(_));
+        rig.until(|| rig.hosts.sent(B).iter().any(is_end)).await;
+        rig.kernel.let_go();
+        rig.until(|| rig.states() == ["attached"]).await;
+        assert!(rig.kernel.disks()[0].write(0, &[7; 4096]).is_err(), "{call}: the loan has ended");
+        assert_eq!(rig.pools.pages(B), 0, "{call}");
+    }
 }

@@ -109,7 +109,10 @@ impl FakeKernel {
     }
 
     fn read(&self, name: &'static str) -> io::Result<MutexGuard<'_, FakeKernelState>> {
-        let state = self.state();
+        let mut state = self.state();
+        while state.hangs.contains(name) {
+            state = self.0.let_go.wait(state).unwrap();
+        }
         match state.fails.get(name) {
             Some(line) => Err(io::Error::other(*line)),
             None => Ok(state),

@@ -3,11 +3,12 @@
 use std::thread;
 use std::time::Duration;
 
+use spillway_api::LendOrder;
 use spillway_fanout::{Cause, Effect, Loss};
-use spillway_lending::{Body, MemLenFin};
+use spillway_lending::{Backup, Body, Event, MemLenFin};
 
 use super::lenders::{Answer, Late};
-use super::{B, C, Rig, host, loan, settings};
+use super::{B, C, Rig, SLAB_BYTES, host, loan, settings};
 use crate::settings::Settings;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -117,4 +118,104 @@ async fn a_forget_that_outlasts_its_limit_is_logged_with_lender_and_address() {
     rig.pools.let_go();
     rig.until(|| writer.is_finished()).await;
     assert_eq!(rig.shared.health.lender(lost), Some(host(B)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_forgets_that_hang_hold_up_no_renewal_of_other_loans() {
+    let lost = ["d.test", "e.test", "f.test", "g.test"];
+    let mut many = Settings { request_timeout: 2 * SECOND, ..settings() };
+    many.machine.devices_max = 5;
+    let rig = Rig::start(many).await;
+    for host in [C].iter().chain(&lost) {
+        rig.borrow(1, host).await;
+    }
+    let mut writers = Vec::new();
+    for (disk, host) in rig.kernel.disks().into_iter().skip(1).zip(lost) {
+        rig.pools.set_late(host, Late::Hangs);
+        writers.push(thread::spawn(move || disk.write(0, &[7; 4096])));
+        rig.until(|| rig.pools.hanging(host) != 0).await;
+    }
+    let before = rig.hosts.renewals(C);
+    lost.iter().for_each(|host| rig.hosts.set(host, Answer::Forgets));
+    // A lease, and what was left of a third of it.
+    rig.push(40 * SECOND).await;
+    assert_eq!(rig.log.count("the loan is lost"), 4, "{}", rig.log);
+    assert_eq!(rig.log.count("a loan ends while pages are in flight"), 4, "{}", rig.log);
+    let borrowed = rig.status().borrowed;
+    let states: Vec<_> = borrowed.iter().map(|it| (&*it.lender, &*it.state)).collect();
+    assert_eq!(states, [(C, "held")], "{}", rig.log);
+    assert!((3..=5).contains(&(rig.hosts.renewals(C) - before)));
+    rig.pools.let_go();
+    rig.until(|| writers.iter().all(thread::JoinHandle::is_finished)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lender_learns_of_the_end_when_no_page_is_in_flight_to_it() {
+    let rig = Rig::start(settings()).await;
+    rig.borrow(1, B).await;
+    let its = loan("a.test", number(&rig, B));
+    rig.pools.set_late(B, Late::Hangs);
+    let disk = rig.kernel.disks().remove(0);
+    let writer = thread::spawn(move || disk.write(0, &[7; 4096]));
+    rig.until(|| rig.pools.hanging(B) != 0).await;
+    rig.hosts.set(B, Answer::Forgets);
+    let is_end = |body: &&Body| matches!(body, Body::MemBorFin(fin) if fin.loan == its);
+    let ends = || rig.hosts.sent(B).iter().filter(is_end).count();
+    rig.push(11 * SECOND).await;
+    rig.until(|| rig.log.has("the loan is lost")).await;
+    rig.push(4 * SECOND).await;
+    assert_eq!(ends(), 0);
+    // The operator sees all of it meanwhile.
+    assert!(rig.status().borrowed.is_empty() && rig.states() == ["attached"]);
+    rig.pools.let_go();
+    rig.until(|| ends() == 1).await;
+    rig.until(|| writer.is_finished()).await;
+    assert!(!rig.log.has("a loan ends while"), "{}", rig.log);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_waits_beside_the_end_of_the_lease_renews_it() {
+    let rig = Rig::start(settings()).await;
+    rig.borrow(1, B).await;
+    rig.hosts.set(B, Answer::Silent);
+    rig.push(29 * SECOND).await;
+    let asked = rig.hosts.sent(B).into_iter().rev().find_map(|body| match body {
+        Body::MemBorReq(request) => Some(request),
+        _ => None,
+    });
+    let answer = super::lenders::grant(&asked.unwrap());
+    rig.say(B, answer);
+    // Both are there when the driver gets its next turn.
+    tokio::time::advance(2 * SECOND).await;
+    rig.push(SECOND).await;
+    assert!(!rig.log.has("the loan is lost"), "{}", rig.log);
+    let borrowed = &rig.status().borrowed[0];
+    assert!(borrowed.state == "held" && borrowed.lease_ms > 15_000, "{borrowed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kernel_that_does_not_tell_its_memory_holds_up_no_renewal() {
+    let rig = Rig::start(settings()).await;
+    rig.borrow(1, B).await;
+    rig.kernel.hang("memory");
+    let before = rig.hosts.renewals(B);
+    rig.push(60 * SECOND).await;
+    assert!((5..=6).contains(&(rig.hosts.renewals(B) - before)), "{}", rig.log);
+    assert_eq!(rig.status().borrowed[0].state, "held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_lost_copies_of_a_device_are_one_event() {
+    let mut mirrored = settings();
+    mirrored.machine.backup = Backup::Mirror;
+    let rig = Rig::start(mirrored).await;
+    rig.order(LendOrder::Borrow(3 * SLAB_BYTES)).await.unwrap();
+    rig.until(|| rig.states() == ["attached"]).await;
+    assert_eq!(rig.status().devices[0].slabs_mirrored, 3);
+    rig.pools.set_late(C, Late::Loses);
+    rig.kernel.disks()[0].write(0, &[7; 4096]).unwrap();
+    let lost = rig.shared.borrower.lost_places();
+    let [Event::LostPlaces { lost, .. }] = &lost[..] else { panic!("{lost:?}") };
+    assert_eq!(lost.iter().map(|it| it.slab).collect::<Vec<_>>(), [0, 1, 2]);
+    rig.until(|| rig.status().devices[0].slabs_single == 3).await;
 }

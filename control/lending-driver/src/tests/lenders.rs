@@ -90,7 +90,8 @@ impl FakeHosts {
     }
 }
 
-fn grant(request: &MemBorReq) -> Body {
+/// What a lender answers that grants a request.
+pub fn grant(request: &MemBorReq) -> Body {
     let access = Access {
         address: "192.0.2.1:4420".to_owned(),
         pool: PoolIdentity(request.loan.number.into()),

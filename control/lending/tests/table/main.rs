@@ -6,8 +6,8 @@ use core::time::Duration;
 
 use spillway_lending::{
     Access, Action, Backup, Body, CopyLocation, DeviceId, Epoch, Event, HostId, Kept, LoanId,
-    Machine, MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Message, Mode, Note, Order,
-    Peer, PoolIdentity, Reading, Reason, Role, Roles, Settings, Shareable,
+    LostPlace, Machine, MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Message, Mode, Note,
+    Order, Peer, PoolIdentity, Reading, Reason, Role, Roles, Settings, Shareable,
 };
 
 const SLAB: u64 = 64 << 20;
@@ -357,7 +357,8 @@ fn a_local_file_that_failed_takes_no_copy_any_more() {
     for slab in 0..4 {
         // It is told until it is dealt with.
         for _ in 0..2 {
-            let then = host.tell(Event::LostPlace { device, slab, loan: None });
+            let lost = vec![LostPlace { slab, place: CopyLocation::File }];
+            let then = host.tell(Event::LostPlaces { device, lost });
             assert!(!then.iter().any(is_place), "there is no other lender");
             assert!(!then.iter().any(is_loss), "the lender has the other copy");
         }
