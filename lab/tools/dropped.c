@@ -30,6 +30,8 @@ static void give_and_take(size_t pages, int raw, int in_child) {
     char *live = far_make(LIVE + pages), *given = live + LIVE * PAGE;
     pid_t child = in_child ? fork() : 0;
     if (!child) {
+        /* Of a part nothing is there any more when the whole is dropped. */
+        drop(given, pages / 4, raw);
         drop(given, pages, raw);
         take_others(live, pages);
         for (size_t page = 0; page < pages; page += 16)
