@@ -108,6 +108,22 @@ fn a_batch_whose_time_is_over_sends_nothing_and_the_connection_stays() {
 }
 
 #[test]
+fn a_batch_stops_at_its_deadline_wherever_it_is() {
+    over_each(|store| {
+        let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
+        // No machine carries out so many operations in so little time.
+        let flush = |number| Operation::Flush { pool, key: Key::new(1, number) };
+        let mut all: Vec<_> = (0..1_000_000).map(flush).collect();
+        let mut outcomes = Vec::new();
+        let soon = Instant::now() + Duration::from_millis(100);
+        assert!(!store.batch_until(&mut all, &mut outcomes, soon));
+        assert_eq!(outcomes.len(), all.len());
+        assert!(matches!(outcomes.last(), Some(Err(Error::Timeout))));
+        assert!(!store.exists(pool, Key::new(1, 1)).unwrap(), "the connection stays");
+    });
+}
+
+#[test]
 fn operations_of_a_batch_on_one_key_take_effect_in_their_order() {
     over_each(|store| {
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();

@@ -94,6 +94,11 @@ fn a_server_that_ends_is_noticed_by_clients_that_wait_and_by_those_that_come() {
     let operation = spillway_client::Operation::Exists { pool, key: Key::new(1, 1) };
     ring.batch(&mut [operation], &mut outcomes);
     assert!(matches!(outcomes[..], [Err(Error::Lost)]));
+    // No deadline is what it failed of.
+    let operation = spillway_client::Operation::Exists { pool, key: Key::new(1, 1) };
+    let far = Instant::now() + Duration::from_secs(3600);
+    assert!(ring.batch_until(&mut [operation], &mut outcomes, far));
+    assert!(matches!(outcomes[..], [Err(Error::Lost)]));
     assert_eq!(daemon.inside(), 0);
 }
 

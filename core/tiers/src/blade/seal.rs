@@ -239,7 +239,9 @@ mod tests {
                 let key = Key::new(1 << 40, 3);
                 let sealed = seal.seal(key, &mut value, length);
                 assert_eq!(sealed, length + seal.added_bytes());
-                for other in [Key::new(1 << 40, 4), Key::new((1 << 40) + 1, 3)] {
+                // The third has the same exclusive or of object and index.
+                let others = [(1 << 40, 4), ((1 << 40) + 1, 3), ((1 << 40) ^ 7, 4)];
+                for other in others.map(|(object, index)| Key::new(object, index)) {
                     assert_eq!(seal.open(other, &mut { value }[..sealed]), None);
                 }
                 let mut damaged = value;
