@@ -10,6 +10,46 @@ fn spillway(arguments: &[&str]) -> Output {
     command.args(arguments).env_remove("SPILLWAY_API").output().unwrap()
 }
 
+/// A daemon that answers one request; where it listens, and a thread that ends with the request.
+fn daemon_that_answers(
+    status: &str,
+    kind: &str,
+    body: &'static str,
+) -> (tempfile::TempDir, String, thread::JoinHandle<String>) {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("api.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let daemon = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let request = read_request(&mut stream);
+        write!(stream, "{head}{body}").unwrap();
+        request
+    });
+    (dir, socket.display().to_string(), daemon)
+}
+
+/// A request, with as long a body as its head says.
+fn read_request(stream: &mut impl Read) -> String {
+    let mut request = String::new();
+    loop {
+        if let Some((head, body)) = request.split_once("\r\n\r\n") {
+            let head = head.to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+                return request;
+            }
+        }
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).unwrap();
+        assert!(count > 0, "half a request: {request}");
+        request.push_str(&String::from_utf8_lossy(&bytes[..count]));
+    }
+}
+
 /// The one line of an error, and the exit status.
 fn refused(arguments: &[&str]) -> (String, i32) {
     let output = spillway(arguments);
@@ -61,20 +101,63 @@ fn errors_are_json_where_json_is_asked_for() {
     assert_eq!((&told["type"], status), (&"urn:spillway:usage".into(), 2));
 
     // The daemon's own problem.
-    let socket = dir.path().join("api.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let daemon = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut request = [0; 4096];
-        assert!(stream.read(&mut request).unwrap() > 0);
-        let body = r#"{"type":"urn:spillway:no-client","title":"Not Found","status":404,"detail":"there is no client 'x'"}"#;
-        let length = body.len();
-        let head = "HTTP/1.1 404 Not Found\r\nContent-Type: application/problem+json\r\n";
-        write!(stream, "{head}Content-Length: {length}\r\n\r\n{body}").unwrap();
-    });
-    let socket = socket.display().to_string();
+    let problem = r#"{"type":"urn:spillway:no-client","title":"Not Found","status":404,"detail":"there is no client 'x'"}"#;
+    let (_dir, socket, daemon) =
+        daemon_that_answers("404 Not Found", "application/problem+json", problem);
     let (told, status) = read(refused(&["client", "thaw", "x", "--api", &socket, "-o", "json"]));
     assert_eq!((&told["type"], &told["status"]), (&"urn:spillway:no-client".into(), &404.into()));
     assert_eq!((&told["detail"], status), (&"there is no client 'x'".into(), 2));
     daemon.join().unwrap();
+}
+
+/// What the body of a request has under `field`.
+fn asked_for(request: &str, field: &str) -> serde_json::Value {
+    let body = request.split("\r\n\r\n").nth(1).unwrap_or_default();
+    serde_json::from_str::<serde_json::Value>(body).unwrap_or_else(|_| panic!("{request}"))[field]
+        .clone()
+}
+
+#[test]
+fn a_user_or_group_may_be_named() {
+    let refusal = r#"{"type":"about:blank","title":"","status":409,"detail":"not today"}"#;
+    for (option, name, field, number) in [
+        ("--uid", "root", "uid", 0),
+        ("--uid", "4711", "uid", 4711),
+        ("--gid", "root", "gid", 0),
+        ("--gid", "4712", "gid", 4712),
+    ] {
+        let (_dir, socket, daemon) =
+            daemon_that_answers("409 Conflict", "application/problem+json", refusal);
+        let (line, _) = refused(&["client", "add", "x", option, name, "--api", &socket]);
+        assert!(line.contains("not today"), "{option} {name}: {line}");
+        let request = daemon.join().unwrap();
+        assert_eq!(asked_for(&request, "identity")[field], number, "{option} {name}: {request}");
+    }
+    for (option, kind) in [("--uid", "user"), ("--gid", "group")] {
+        let (line, status) = refused(&["client", "add", "x", option, "no-such-name"]);
+        assert!(
+            line.contains(&format!("there is no {kind} 'no-such-name' on this host")),
+            "{line}"
+        );
+        assert_eq!(status, 2);
+    }
+}
+
+#[test]
+fn pools_are_listed_with_the_uuids_of_devices_and_shared_pools() {
+    let pools = r#"[
+        {"number":7,"client":"b","lifetime":"persistent","uuid":null,"pages":3,"reserved_pages":256,
+         "block":"swap-b","block_uuid":"6a0f9e4c-52c6-4a4e-9d0e-7f3c4f1b2a10"},
+        {"number":8,"client":"b","lifetime":"ephemeral","uuid":"00000000-0000-0000-0000-00000000000e","pages":0,
+         "reserved_pages":0,"block":null,"block_uuid":null}]"#;
+    let (_dir, socket, daemon) = daemon_that_answers("200 OK", "application/json", pools);
+    let output = spillway(&["pool", "list", "--api", &socket]);
+    assert!(output.status.success(), "{output:?}");
+    daemon.join().unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Vec<_>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0].last(), Some(&"uuid"), "{shown}");
+    assert_eq!(lines[1].last(), Some(&"6a0f9e4c-52c6-4a4e-9d0e-7f3c4f1b2a10"), "{shown}");
+    assert!(lines[2].contains(&"ephemeral,") && lines[2].contains(&"shared"), "{shown}");
+    assert_eq!(lines[2].last(), Some(&"00000000-0000-0000-0000-00000000000e"), "{shown}");
 }

@@ -48,7 +48,12 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
 #[utoipa::path(get, path = "/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = [Pool])))]
 pub(crate) async fn pools(State(daemon): Shared) -> Result<Json<Vec<Pool>>, Error> {
     let pools = daemon.client_registry.pools()?;
-    Ok(Json(pools.into_iter().map(Pool::from).collect()))
+    let blocks = daemon.client_registry.blocks();
+    let with_uuid = |pool: PoolView| {
+        let block = blocks.iter().find(|block| block.number == pool.number);
+        Pool { block_uuid: block.map(|block| show_uuid(block.uuid)), ..pool.into() }
+    };
+    Ok(Json(pools.into_iter().map(with_uuid).collect()))
 }
 
 /// Creates a pool. Joins a shared one that exists.
@@ -169,6 +174,8 @@ impl From<PoolView> for Pool {
             pages: view.pages,
             reserved_pages: view.reserved_pages,
             block: view.block,
+            // The list of pools adds it. A new pool has no device.
+            block_uuid: None,
         }
     }
 }

@@ -435,6 +435,8 @@ pub struct Pool {
     pub reserved_pages: u64,
     /// The name of the block device in it.
     pub block: Option<String>,
+    /// The device's UUID, which names it at a host: /dev/disk/by-id/nvme-uuid.UUID.
+    pub block_uuid: Option<String>,
 }
 
 /// A pool to create.

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use hyper::Method;
+use nix::unistd::{Group, User};
 use rustix::fs::{FileType, Mode, fchmod, fstat};
 use spillway_api::types::{self, ClientChange, Identity, Moved, NewClient};
 
@@ -78,12 +79,13 @@ struct Add {
     /// The name of the client.
     name: String,
 
-    /// The client is the processes of this user.
-    #[arg(long)]
+    /// The client is the processes of this user: a number, or a name that this host knows.
+    #[arg(long, value_name = "USER", value_parser = parse_user)]
     uid: Option<u32>,
 
-    /// The client is the processes of this group, unless their user is another client.
-    #[arg(long)]
+    /// The client is the processes of this group, unless their user is another client: a number, or a name that this
+    /// host knows.
+    #[arg(long, value_name = "GROUP", value_parser = parse_group)]
     gid: Option<u32>,
 
     /// The client is the host with this NVMe Qualified Name (/etc/nvme/hostnqn on that host).
@@ -204,6 +206,33 @@ fn row(client: &types::Client) -> [String; 8] {
         }
         .to_owned(),
     ]
+}
+
+/// Reads a user's number, or looks its name up.
+fn parse_user(text: &str) -> Result<u32, String> {
+    let found = || Ok(User::from_name(text)?.map(|user| user.uid.as_raw()));
+    number_of(text, "user", found)
+}
+
+/// Reads a group's number, or looks its name up.
+fn parse_group(text: &str) -> Result<u32, String> {
+    let found = || Ok(Group::from_name(text)?.map(|group| group.gid.as_raw()));
+    number_of(text, "group", found)
+}
+
+fn number_of(
+    text: &str,
+    kind: &str,
+    found: impl FnOnce() -> nix::Result<Option<u32>>,
+) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match found() {
+        Ok(Some(number)) => Ok(number),
+        Ok(None) => Err(format!("there is no {kind} '{text}' on this host")),
+        Err(error) => Err(format!("can't look up the {kind} '{text}': {error}")),
+    }
 }
 
 fn add(options: &Add) -> anyhow::Result<()> {

@@ -22,7 +22,7 @@ pub struct Pool {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Lists all pools, and the block devices in them.
+    /// Lists all pools, and the block devices in them, with the UUIDs of devices and shared pools.
     List {
         #[command(flatten)]
         daemon: Daemon,
@@ -138,7 +138,7 @@ fn show_pools(
     answer: &impl serde::Serialize,
     pools: &[types::Pool],
 ) -> anyhow::Result<()> {
-    let heads = ["pool", "client", "kind", "pages", "reserved", "block device"];
+    let heads = ["pool", "client", "kind", "pages", "reserved", "block device", "uuid"];
     let rows = pools.iter().map(|pool| {
         let lifetime = match pool.lifetime {
             Lifetime::Persistent => "persistent",
@@ -146,7 +146,7 @@ fn show_pools(
         };
         let kind = match &pool.uuid {
             None => lifetime.to_owned(),
-            Some(uuid) => format!("{lifetime} {uuid}"),
+            Some(_) => format!("{lifetime}, shared"),
         };
         [
             pool.number.to_string(),
@@ -155,6 +155,7 @@ fn show_pools(
             pool.pages.to_string(),
             show::pages(pool.reserved_pages),
             pool.block.clone().unwrap_or_default(),
+            pool.block_uuid.as_ref().or(pool.uuid.as_ref()).cloned().unwrap_or_default(),
         ]
     });
     show::answer(output, answer, heads, rows)
