@@ -1,5 +1,8 @@
 //! Completions and manual pages, both made from the command line's own definition.
 
+mod pages;
+mod sections;
+
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,7 +23,9 @@ pub fn completions(mut command: clap::Command, shell: clap_complete::Shell) -> S
 /// The directory can't be made or written.
 pub fn pages(command: clap::Command, dir: &Path) -> anyhow::Result<ExitCode> {
     fs::create_dir_all(dir).with_context(|| format!("can't create {}", dir.display()))?;
-    clap_mangen::generate_to(command, dir)
-        .with_context(|| format!("can't write manual pages to {}", dir.display()))?;
+    for (name, text) in pages::render(command)? {
+        let path = dir.join(name);
+        fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
