@@ -12,7 +12,7 @@ use spillway_policy::{Percent, Policy, SmartAlloc, Utility};
 use spillway_replay::blocks;
 use spillway_replay::costs::{Costs, Terms};
 use spillway_replay::engine::{Who, run as replay};
-use spillway_replay::local::Keys;
+use spillway_replay::keys::Keys;
 use spillway_replay::mixes::mixes;
 use spillway_replay::oracle::Future;
 use spillway_replay::report::Report;

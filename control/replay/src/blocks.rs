@@ -13,9 +13,10 @@ use std::io::BufRead;
 
 use spillway_types::PAGE_BYTES;
 
+use crate::keys::Keys;
 pub use crate::lines::Error;
 use crate::lines::{Lines, fields, number};
-use crate::local::{Keys, Local};
+use crate::local::Local;
 use crate::recorded;
 use crate::trace::{KEYS_MAX, Trace};
 

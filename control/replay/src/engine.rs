@@ -10,7 +10,7 @@ use spillway_types::ClientId;
 
 use crate::copies::Copies;
 use crate::costs::{Costs, Terms};
-use crate::local::Keys;
+use crate::keys::Keys;
 use crate::node::Node;
 use crate::oracle::{Future, Shares};
 use crate::report::{ClientReport, Report, Sums};

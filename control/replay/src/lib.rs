@@ -14,6 +14,7 @@ pub mod blocks;
 mod copies;
 pub mod costs;
 pub mod engine;
+pub mod keys;
 mod lines;
 pub mod local;
 pub mod mixes;

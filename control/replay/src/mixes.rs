@@ -4,7 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::costs::Costs;
-use crate::local::Keys;
+use crate::keys::Keys;
 use crate::scenario::Scenario;
 use crate::work::{Phase, Work};
 

@@ -123,11 +123,11 @@ fn parse(line: &str) -> Result<Line, &'static str> {
 mod tests {
     use super::*;
     use crate::blocks;
-    use crate::local;
+    use crate::keys;
 
     fn trace(lines: &str) -> Result<Trace, Error> {
         let text = format!("{HEADER}\n{lines}");
-        blocks::read(text.as_bytes(), "a", 1, local::Keys::Pages)
+        blocks::read(text.as_bytes(), "a", 1, keys::Keys::Pages)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Sizes are the papers' divided by 16: a page here stands for 64 KiB there.
 
 use crate::costs::{Costs, Terms};
-use crate::local::Keys;
+use crate::keys::Keys;
 use crate::oracle::Future;
 use crate::trace::Trace;
 use crate::work::{Phase, Work};

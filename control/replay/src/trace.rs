@@ -1,6 +1,6 @@
 //! A client's requests to a store, in order, with the computing time between them.
 
-use crate::local::Keys;
+use crate::keys::Keys;
 
 /// Position of the bits of [`Event`] that say which step it is.
 const VERB_SHIFT: u32 = 28;

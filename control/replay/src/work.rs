@@ -4,7 +4,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_distr::{Distribution, Zipf};
 
-use crate::local::{Keys, Local};
+use crate::keys::Keys;
+use crate::local::Local;
 use crate::trace::Trace;
 
 /// A part of a program. Pages count from 0. A touch of a page stands for all the work on its 4096 bytes at that moment,

@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::costs::Costs;
-use crate::local::Keys;
+use crate::keys::Keys;
 use crate::scenario::{MIB, Scenario, after, work, zipf};
 use crate::work::{Phase, Work};
 

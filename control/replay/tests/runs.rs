@@ -3,7 +3,7 @@
 use spillway_manager::{Policy, SmartAlloc, Utility};
 use spillway_replay::costs::Costs;
 use spillway_replay::engine::{Who, run};
-use spillway_replay::local::Keys;
+use spillway_replay::keys::Keys;
 use spillway_replay::mixes::mixes;
 use spillway_replay::report::Report;
 use spillway_replay::scenario::{Prepared, Scenario, scenarios};

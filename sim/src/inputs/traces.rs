@@ -1,7 +1,7 @@
 //! Block traces.
 
 use spillway_replay::blocks::read;
-use spillway_replay::local::Keys;
+use spillway_replay::keys::Keys;
 
 /// Most events for a byte of a trace: a request of 64 MiB touches 16384 pages, each a put and a get.
 const EVENTS_MAX: usize = 2 * 16_384 + 2;
