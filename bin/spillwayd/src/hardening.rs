@@ -54,22 +54,32 @@ pub fn lock_memory(wanted: MemoryLock) -> anyhow::Result<bool> {
     if wanted == MemoryLock::Off {
         return Ok(false);
     }
-    // Without a limit, memory that is mapped later is locked without CAP_IPC_LOCK. Where this is not permitted, the
-    // present limit applies.
-    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
-    let flags = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
-    let Err(error) = mlockall(flags) else { return Ok(true) };
-    let limit = getrlimit(Resource::Memlock).current;
-    let line = format!(
-        "can't lock memory ({error}): the limit on locked memory is {}; raise it with LimitMEMLOCK=infinity \
-         in the unit or ulimit -l unlimited, or set process.lock_memory = \"off\"",
-        limit.map_or_else(|| "none".to_owned(), |bytes| spillway_types::Size(bytes).to_string())
-    );
+    let Err(line) = try_lock(MlockAllFlags::ONFAULT) else { return Ok(true) };
+    let line = format!("{line}, or set process.lock_memory = \"off\"");
     if wanted == MemoryLock::On {
         return Err(Error::new(line).into());
     }
     tracing::warn!("{line}");
     Ok(false)
+}
+
+/// Locks present and future memory; with `ONFAULT` only what is touched.
+///
+/// # Errors
+/// One line that says which limit to raise.
+pub fn try_lock(how: MlockAllFlags) -> Result<(), String> {
+    // Without a limit, memory that is mapped later is locked without CAP_IPC_LOCK. Where this is not permitted, the
+    // present limit applies.
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+    let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | how) else {
+        return Ok(());
+    };
+    let limit = getrlimit(Resource::Memlock).current;
+    Err(format!(
+        "can't lock memory ({error}): the limit on locked memory is {}; raise it with LimitMEMLOCK=infinity \
+         in the unit or ulimit -l unlimited",
+        limit.map_or_else(|| "none".to_owned(), |bytes| spillway_types::Size(bytes).to_string())
+    ))
 }
 
 /// Drops the capabilities that the running daemon does not need, and returns those that it keeps. A daemon without

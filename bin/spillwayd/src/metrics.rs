@@ -183,6 +183,7 @@ fn lend(status: &LendStatus) -> LendSample {
     LendSample {
         is_borrower: is("borrower"),
         is_lender: is("lender"),
+        is_helper_up: (status.helper != "none").then_some(status.helper == "ok"),
         memory_bytes: status.memory.total_bytes,
         used_bytes: status.memory.used_bytes,
         swap_used_bytes: status.memory.swap_used_bytes,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::mm::MlockAllFlags;
 use spillway_api::types::Dashboard;
 use spillway_api::{Daemon, ReloadOutcome, configure_policy};
 use spillway_directory::ClientRegistry;
@@ -15,11 +16,11 @@ use spillway_vhost_user_blk::Disk;
 use tokio::sync::{mpsc, watch};
 
 use crate::arguments::COMMIT;
-use crate::config::{Clients, Config, Listen};
+use crate::config::{self, Clients, Config, Listen};
 use crate::frontends::Secrets;
 use crate::kept::{self, Inherited};
 use crate::keys::Keys;
-use crate::lend::helper::Helper;
+use crate::lend::helper::{Helper, Verb};
 use crate::listeners::Listeners;
 use crate::memory::{self, Memory};
 use crate::metrics::{self, Facts};
@@ -108,7 +109,7 @@ impl Parts {
         let interval = Duration::from_millis(interval_ms);
         client_registry.set_programs_first_target(interval, first_pages);
         let disks = disks::open(&config, &client_registry)?;
-        let memory_locked = hardening::lock_memory(config.process.lock_memory)?;
+        let memory_locked = lock_memory(&config, helper.as_ref())?;
         let lending = match listeners.lend.take() {
             Some(listener) => {
                 let nqn = secrets.blocks_nqn();
@@ -185,6 +186,24 @@ impl Parts {
             lending,
             vms,
         })
+    }
+}
+
+/// Locks memory as the configuration says. Returns whether that of the daemon is locked. A host that swaps onto borrowed
+/// memory, which has a helper, must not wait for pages of its own: it needs locked memory, that of its helper too.
+///
+/// # Errors
+/// The host needs locked memory, and locking failed.
+fn lock_memory(config: &Config, helper: Option<&Helper>) -> anyhow::Result<bool> {
+    let Some(helper) = helper else { return hardening::lock_memory(config.process.lock_memory) };
+    let locked = hardening::try_lock(MlockAllFlags::ONFAULT)
+        .and_then(|()| helper.ask(&Verb::Lock, Vec::new()));
+    match locked {
+        Ok(_) => Ok(true),
+        Err(line) => Err(config::Error::new(format!(
+            "lend.roles: a borrower must not wait for its own pages: {line}, or only lend (lend.roles = \"lend\")"
+        ))
+        .into()),
     }
 }
 

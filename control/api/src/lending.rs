@@ -18,7 +18,11 @@ use crate::types::{LendBorrow, LendStatus, Problem};
     responses((status = 200, body = LendStatus))
 )]
 pub(crate) async fn status(State(daemon): Shared) -> Json<LendStatus> {
-    let off = || LendStatus { role: "off".to_owned(), ..LendStatus::default() };
+    let off = || LendStatus {
+        role: "off".to_owned(),
+        helper: "none".to_owned(),
+        ..LendStatus::default()
+    };
     Json(daemon.lending.as_ref().map_or_else(off, |lending| lending.status()))
 }
 

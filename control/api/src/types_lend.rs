@@ -16,6 +16,10 @@ pub struct LendStatus {
     pub draining: bool,
     /// Whether actions that change this host are only logged (`lend.dry_run`).
     pub dry_run: bool,
+    /// The privileged process that swaps onto borrowed memory and off it: `ok`, `silent` (it does not answer), `gone`,
+    /// or `none` if this host needs none.
+    #[serde(default)]
+    pub helper: String,
     /// How it borrows: `fan-out` or `direct`.
     pub mode: String,
     /// Where the second copy of each page lies: `none`, `mirror` or `file`.

@@ -253,7 +253,7 @@ impl Borrower {
             kernel.keep_free(least, settings.raise_min_free)?;
         }
         let path = device.path();
-        let priority = match kernel.swap_on(&path) {
+        let priority = match kernel.swap_on(&path, kernel_timeout(settings)) {
             // Despite the error, the kernel uses it: it must not be closed.
             Err(error) if self.swaps_onto(&path) => {
                 tracing::warn!(path, "swapon reported: {error}");

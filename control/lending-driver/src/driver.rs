@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::error::Error;
 use crate::forgets::Forgets;
+use crate::kernel::HelperState;
 use crate::notes;
 use crate::peers::Messenger;
 use crate::shared::Shared;
@@ -51,8 +52,8 @@ pub struct Outputs {
 enum Done {
     /// This host sends nothing more to a loan.
     Forgotten(LoanId),
-    /// The memory was read.
-    Read(io::Result<Reading>),
+    /// The memory was read, and the helper was looked at.
+    Read(io::Result<Reading>, HelperState),
 }
 
 /// The loop's state. Nothing here waits: what may take long runs elsewhere, so that leases are renewed in time.
@@ -63,6 +64,8 @@ struct Driver {
     done: mpsc::UnboundedSender<Done>,
     /// Whether the memory is being read. The kernel may take its time for that.
     is_reading: bool,
+    /// As it was last.
+    helper: HelperState,
 }
 
 /// Runs forever.
@@ -71,7 +74,8 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, outputs: Outputs) {
     let mut period = interval(shared.settings.period);
     period.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let forgets = Forgets::default();
-    let mut driver = Driver { shared, outputs, forgets, done, is_reading: false };
+    let helper = HelperState::Ok;
+    let mut driver = Driver { shared, outputs, forgets, done, is_reading: false, helper };
     loop {
         let wake_at = driver.shared.machine().wake_at().unwrap_or(Duration::MAX);
         let wake_at = driver.shared.started + wake_at.min(driver.shared.now() + IDLE);
@@ -148,7 +152,7 @@ impl Driver {
         let (shared, done) = (self.shared.clone(), self.done.clone());
         tokio::task::spawn_blocking(move || {
             // The receiver is gone when the daemon ends.
-            let _ = done.send(Done::Read(shared.reading()));
+            let _ = done.send(Done::Read(shared.reading(), shared.kernel.helper()));
         });
     }
 
@@ -159,8 +163,9 @@ impl Driver {
                     self.carry_out(action);
                 }
             }
-            Done::Read(reading) => {
+            Done::Read(reading, helper) => {
                 self.is_reading = false;
+                self.note_helper(helper);
                 let event = match reading {
                     Ok(reading) => Event::Memory(reading),
                     Err(error) => {
@@ -171,6 +176,25 @@ impl Driver {
                 self.handle(event);
             }
         }
+    }
+
+    /// Logs each change of the helper's state, and has the machine borrow nothing that could not be returned.
+    fn note_helper(&mut self, helper: HelperState) {
+        if std::mem::replace(&mut self.helper, helper) == helper {
+            return;
+        }
+        match helper {
+            HelperState::Gone => tracing::error!(
+                "the helper has ended: this host can't swap onto or off borrowed memory until spillwayd is restarted; \
+                 before you do that, swapoff each borrowed device"
+            ),
+            HelperState::Silent => tracing::error!(
+                "the helper does not answer: this host can't swap onto or off borrowed memory until it does"
+            ),
+            HelperState::Ok => tracing::info!("the helper answers again"),
+            HelperState::Unneeded => {}
+        }
+        self.handle(Event::Obstacle(helper.obstacle()));
     }
 
     fn follow_order(&mut self, order: LendOrder) -> Result<(), Error> {

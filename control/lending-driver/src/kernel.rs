@@ -31,6 +31,9 @@ pub trait Kernel: Debug + Send + Sync {
     /// The present memory pressure; none on a kernel that does not report it.
     fn pressure(&self) -> Option<Pressure>;
 
+    /// Whether what changes this host is there. Does not wait.
+    fn helper(&self) -> HelperState;
+
     /// Creates a disk for `device`. The kernel fails a request after `timeout` without an answer.
     ///
     /// # Errors
@@ -60,11 +63,11 @@ pub trait Kernel: Debug + Send + Sync {
     /// The kernel does not release it.
     fn disconnect(&self, path: &str) -> Result<(), Error>;
 
-    /// Makes a disk swap space with the highest priority; returns the priority.
+    /// Makes a disk swap space with the highest priority; returns the priority. Waits no longer than `limit`.
     ///
     /// # Errors
     /// The kernel refuses, or the answer was lost.
-    fn swap_on(&self, path: &str) -> Result<String, Error>;
+    fn swap_on(&self, path: &str, limit: Duration) -> Result<String, Error>;
 
     /// Stops swapping to a disk, and brings its pages back.
     ///
@@ -80,6 +83,41 @@ pub trait Kernel: Debug + Send + Sync {
 
     /// Restores the value before [`Self::keep_free`].
     fn restore_free(&self);
+}
+
+/// The state of the privileged helper process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HelperState {
+    /// This host needs none.
+    #[default]
+    Unneeded,
+    /// It is there.
+    Ok,
+    /// It has not answered in time, and still does not.
+    Silent,
+    /// It has ended.
+    Gone,
+}
+
+impl HelperState {
+    /// Its name in the status.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unneeded => "none",
+            Self::Ok => "ok",
+            Self::Silent => "silent",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Why this host can't borrow, if it can't.
+    pub const fn obstacle(self) -> Option<&'static str> {
+        match self {
+            Self::Unneeded | Self::Ok => None,
+            Self::Silent => Some("the helper does not answer"),
+            Self::Gone => Some("the helper is gone; restart the daemon"),
+        }
+    }
 }
 
 /// A device in use on this host. Dropping it also ends the use, but can't report errors.

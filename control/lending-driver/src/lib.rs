@@ -38,7 +38,7 @@ mod tests;
 mod transport;
 
 pub use error::Error;
-pub use kernel::{AttachedDevice, Kernel, RemoteDevice};
+pub use kernel::{AttachedDevice, HelperState, Kernel, RemoteDevice};
 pub use lender::free_kept;
 pub use settings::{DeviceUse, Discovery, Settings, UsedBy};
 pub use start::{Handle, Lending, LendingParts, Prepared};

@@ -25,6 +25,7 @@ pub fn status(shared: &Shared) -> LendStatus {
         waiting: view.is_waiting,
         draining: view.is_draining,
         dry_run: settings.dry_run,
+        helper: shared.kernel.helper().name().to_owned(),
         mode: match settings.machine.mode {
             Mode::FanOut => "fan-out",
             Mode::Direct => "direct",

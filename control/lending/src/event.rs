@@ -15,6 +15,9 @@ pub enum Event {
     Peers(Vec<Peer>),
     /// An order of the operator.
     Operator(Order),
+    /// Why this host's kernel could not use borrowed memory, or return it; none if it can. Nothing more is borrowed
+    /// meanwhile.
+    Obstacle(Option<&'static str>),
     /// The result of [`crate::Action::Reserve`]; an error's text is for the log.
     Reserved {
         /// The loan.

@@ -30,6 +30,8 @@ pub struct Machine {
     pub(crate) is_draining: bool,
     /// Set by the order `Return`: nothing is borrowed for the pressure at that time.
     is_held_off: bool,
+    /// Why this host's kernel could not use borrowed memory.
+    obstacle: Option<&'static str>,
     reading: Option<Reading>,
     above_since: Option<Duration>,
     below_since: Option<Duration>,
@@ -78,6 +80,7 @@ impl Machine {
             peers: Vec::new(),
             is_draining: false,
             is_held_off: false,
+            obstacle: None,
             reading: None,
             above_since: None,
             below_since: None,
@@ -110,6 +113,7 @@ impl Machine {
                 self.peers.retain(|peer| peer.host != self.host);
             }
             Event::Operator(order) => self.operator(order),
+            Event::Obstacle(obstacle) => self.obstacle = obstacle,
             Event::Reserved { loan, result } => self.reserved(loan, result),
             Event::Released { loan } => self.released(&loan),
             Event::Attached { device, result } => self.attached(device, result),
@@ -283,7 +287,7 @@ impl Machine {
     /// Why borrowing is refused, if it is.
     fn why_not_borrow(&self) -> Option<&'static str> {
         let changing = self.devices.values().any(|device| !device.is_attached());
-        [
+        let stands = [
             (self.is_draining, "this host is drained; resume it first"),
             (
                 self.settings.roles == Roles::Single && !self.lent.is_empty(),
@@ -296,7 +300,8 @@ impl Machine {
             ),
         ]
         .into_iter()
-        .find_map(|(stands, why)| stands.then_some(why))
+        .find_map(|(stands, why)| stands.then_some(why));
+        stands.or(self.obstacle)
     }
 
     pub(crate) fn next_device(&mut self) -> DeviceId {

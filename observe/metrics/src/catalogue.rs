@@ -49,6 +49,8 @@ pub struct LendSample {
     pub is_borrower: bool,
     /// Whether this host lends.
     pub is_lender: bool,
+    /// Whether the helper is there and answers; none if this host needs none.
+    pub is_helper_up: Option<bool>,
     /// All memory of the host, bytes.
     pub memory_bytes: u64,
     /// Of that, in use.
@@ -450,13 +452,18 @@ pub(crate) const DISK: [Metric<DiskSample>; 9] = [
 ];
 
 /// Metrics of lending.
-pub(crate) const LEND: [Metric<LendSample>; 7] = [
+pub(crate) const LEND: [Metric<LendSample>; 8] = [
     gauge("spillway_lend_borrower", "1 while this host borrows memory, else 0.", |l| {
         Some(u64::from(l.is_borrower))
     }),
     gauge("spillway_lend_lender", "1 while this host lends memory, else 0.", |l| {
         Some(u64::from(l.is_lender))
     }),
+    gauge(
+        "spillway_lend_helper_up",
+        "1 while the helper, which swaps onto borrowed memory and off it, is there and answers, else 0. Missing if this host needs none.",
+        |l| l.is_helper_up.map(u64::from),
+    ),
     gauge("spillway_lend_host_memory_bytes", "All memory of this host.", |l| Some(l.memory_bytes)),
     gauge("spillway_lend_host_used_bytes", "Memory of this host in use.", |l| Some(l.used_bytes)),
     gauge("spillway_lend_host_swap_used_bytes", "Swap space of this host in use.", |l| {

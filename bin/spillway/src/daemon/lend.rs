@@ -85,6 +85,8 @@ pub fn line(status: &LendStatus) -> String {
         (status.waiting, ", waits for lenders"),
         (status.draining, ", drained"),
         (status.dry_run, ", dry run"),
+        (status.helper == "gone", ", the helper is gone"),
+        (status.helper == "silent", ", the helper does not answer"),
     ];
     let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect();
     format!(

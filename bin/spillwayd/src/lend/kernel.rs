@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use spillway_block::Device;
 use spillway_host::{Memory, Monitor, Pressure, Swap};
-use spillway_lending_driver::{AttachedDevice, Error, Kernel, RemoteDevice};
+use spillway_lending_driver::{AttachedDevice, Error, HelperState, Kernel, RemoteDevice};
 use spillway_nbd::AttachSettings;
 
 use super::helper::{Connect, Helper, Verb};
@@ -36,12 +36,12 @@ impl HostKernel {
         Ok(Self { monitor: Monitor::open()?, helper: helper.map(Arc::new), secret })
     }
 
-    fn helper(&self) -> Result<&Arc<Helper>, Error> {
+    fn asked(&self) -> Result<&Arc<Helper>, Error> {
         self.helper.as_ref().ok_or_else(|| Error::Kernel("there is no helper".into()))
     }
 
     fn ask(&self, verb: &Verb) -> Result<String, Error> {
-        self.helper()?.ask(verb, &[]).map_err(|line| Error::Kernel(line.into()))
+        self.asked()?.ask(verb, Vec::new()).map_err(|line| Error::Kernel(line.into()))
     }
 }
 
@@ -58,13 +58,17 @@ impl Kernel for HostKernel {
         self.monitor.pressure()
     }
 
+    fn helper(&self) -> HelperState {
+        self.helper.as_ref().map(|helper| helper.state()).unwrap_or_default()
+    }
+
     fn attach(
         &self,
         device: Arc<dyn Device>,
         timeout: Duration,
     ) -> Result<Box<dyn AttachedDevice>, Error> {
         let settings = AttachSettings { timeout, ..AttachSettings::default() };
-        let attached = spillway_nbd::attach_by(self.helper()?.clone(), device, &settings);
+        let attached = spillway_nbd::attach_by(self.asked()?.clone(), device, &settings);
         Ok(Box::new(Disk(attached.map_err(kernel_error)?)))
     }
 
@@ -89,8 +93,8 @@ impl Kernel for HostKernel {
         self.ask(&Verb::Disconnect { path: path.to_owned() }).map(drop)
     }
 
-    fn swap_on(&self, path: &str) -> Result<String, Error> {
-        self.ask(&Verb::SwapOn { path: path.to_owned() })
+    fn swap_on(&self, path: &str, limit: Duration) -> Result<String, Error> {
+        self.ask(&Verb::SwapOn { path: path.to_owned(), timeout_s: limit.as_secs() })
     }
 
     fn swap_off(&self, path: &str, limit: Duration) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 mod daemon;
 mod http;
 mod lasting;
+mod lending;
 mod log;
 mod metrics;
 mod reload;

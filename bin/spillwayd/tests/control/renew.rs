@@ -42,13 +42,13 @@ fn replace(path: &Path, text: &str) {
 }
 
 /// A folder with keys, and a configuration that names them.
-struct Host {
+pub struct Host {
     dir: tempfile::TempDir,
     authority: Authority,
 }
 
 impl Host {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let host = Self { dir: tempfile::tempdir().unwrap(), authority: Authority::new() };
         // Apart, so that each must be in the daemon's reach for itself.
         for folder in ["config", "tls", "archive", "tokens", "secrets", "host", "nvme"] {
@@ -61,12 +61,12 @@ impl Host {
         host
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
     /// The daemon's keys lie elsewhere, as some programs that renew keys have it.
-    fn renew(&self, number: u32, name: &str) -> Vec<u8> {
+    pub fn renew(&self, number: u32, name: &str) -> Vec<u8> {
         let [certificate, key] =
             ["cert", "key"].map(|kind| self.path(&format!("archive/{kind}{number}")));
         let signed = sign(&self.authority, &[name, "127.0.0.1"], &certificate, &key);
@@ -79,14 +79,20 @@ impl Host {
         signed
     }
 
-    fn start(&self, rest: &str) -> Daemon {
+    pub fn start(&self, rest: &str) -> Daemon {
+        let file = self.configure(rest);
+        Daemon::start_with(self.dir.path(), &["--config".into(), file.display().to_string()])
+    }
+
+    /// Writes a configuration.
+    pub fn configure(&self, rest: &str) -> PathBuf {
         let text = "[store]\ncapacity = \"64M\"\n[listen]\ndir = \"DIR/run\"\nnvme_tls = \"127.0.0.1:0\"\n\
                     tls_certificate = \"DIR/tls/cert\"\ntls_key = \"DIR/tls/key\"\ntls_clients = \"DIR/tls/clients\"\n\
                     api_tcp = \"127.0.0.1:0\"\napi_token_file = \"DIR/tokens/token\"\napi_read_token_file = \"DIR/tokens/read\"\n";
         let text = format!("{text}{rest}").replace("DIR", &self.dir.path().display().to_string());
         let file = self.path("config/spillwayd.toml");
         fs::write(&file, text).unwrap();
-        Daemon::start_with(self.dir.path(), &["--config".into(), file.display().to_string()])
+        file
     }
 
     /// Files of a client that `authority` has signed.

@@ -10,7 +10,7 @@ use spillway_block::Device;
 use spillway_host::{Memory, Pressure, Swap};
 
 use crate::error::Error;
-use crate::kernel::{AttachedDevice, Kernel, RemoteDevice};
+use crate::kernel::{AttachedDevice, HelperState, Kernel, RemoteDevice};
 
 /// All memory of the host.
 pub const TOTAL_BYTES: u64 = 1 << 30;
@@ -35,6 +35,7 @@ struct FakeKernelState {
     /// All that was to change this host, in order.
     calls: Vec<String>,
     disks: BTreeMap<PathBuf, Arc<dyn Device>>,
+    helper: HelperState,
 }
 
 impl FakeKernel {
@@ -61,6 +62,10 @@ impl FakeKernel {
     pub fn add_swap(&self, path: &str) {
         let swap = Swap { path: path.to_owned(), bytes: 1 << 20, used_bytes: 0, priority: 1 };
         self.state().swaps.push(swap);
+    }
+
+    pub fn set_helper(&self, helper: HelperState) {
+        self.state().helper = helper;
     }
 
     pub fn fail(&self, call: &'static str, line: &'static str) {
@@ -139,6 +144,10 @@ impl Kernel for FakeKernel {
         None
     }
 
+    fn helper(&self) -> HelperState {
+        self.state().helper
+    }
+
     fn attach(
         &self,
         device: Arc<dyn Device>,
@@ -167,7 +176,7 @@ impl Kernel for FakeKernel {
         self.call("disconnect", path)
     }
 
-    fn swap_on(&self, path: &str) -> Result<String, Error> {
+    fn swap_on(&self, path: &str, _: Duration) -> Result<String, Error> {
         self.call("swap_on", path)?;
         self.add_swap(path);
         Ok("100".to_owned())

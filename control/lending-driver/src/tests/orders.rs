@@ -2,7 +2,9 @@
 
 use spillway_api::{LendOrder, Lending as _};
 
+use super::kernel::TOTAL_BYTES;
 use super::{B, Rig, SLAB_BYTES, settings};
+use crate::kernel::HelperState;
 use crate::settings::Settings;
 
 const BORROW: LendOrder = LendOrder::Borrow(SLAB_BYTES);
@@ -54,4 +56,33 @@ async fn orders_that_the_driver_has_no_time_for_are_refused() {
     let refused = lines.pop();
     assert_eq!(refused, Some(Err("too many orders wait; try again".to_owned())));
     assert!(lines.iter().all(Result::is_ok));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_borrowed_while_the_helper_could_not_return_it() {
+    let rig = Rig::start(settings()).await;
+    let second = std::time::Duration::from_secs(1);
+    for (helper, name, line, why) in [
+        (
+            HelperState::Gone,
+            "gone",
+            "the helper has ended",
+            "the helper is gone; restart the daemon",
+        ),
+        (HelperState::Silent, "silent", "the helper does not answer", "the helper does not answer"),
+    ] {
+        rig.kernel.set_helper(helper);
+        rig.pass(3 * second).await;
+        assert_eq!((rig.log.count(line), rig.status().helper.as_str()), (1, name), "{}", rig.log);
+        assert_eq!(rig.order(BORROW).await, Err(why.to_owned()));
+        // Nor under pressure.
+        rig.kernel.set_available(TOTAL_BYTES / 10);
+        rig.pass(10 * second).await;
+        assert!(rig.status().devices.is_empty() && rig.hosts.sent(B).is_empty());
+        rig.kernel.set_available(TOTAL_BYTES / 2);
+    }
+    rig.kernel.set_helper(HelperState::Ok);
+    rig.until(|| rig.log.has("the helper answers again")).await;
+    rig.order(BORROW).await.unwrap();
+    rig.until(|| rig.states() == ["attached"]).await;
 }

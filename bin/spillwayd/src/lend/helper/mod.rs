@@ -14,10 +14,11 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Context;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use spillway_kernel_nbd::Disk;
+use spillway_lending_driver::HelperState;
 use spillway_nbd::Kernel;
 
 pub use protocol::{Connect, Verb};
@@ -31,12 +32,16 @@ pub fn is_helper() -> bool {
     env::var_os(MARK).is_some()
 }
 
+/// Time beyond a request's own limit until the daemon stops waiting for its answer.
+const MARGIN: Duration = Duration::from_secs(5);
+
 /// The daemon's end.
 #[derive(Debug)]
 pub struct Helper {
-    /// One request at a time.
-    socket: Mutex<OwnedFd>,
+    socket: OwnedFd,
     child: Child,
+    /// Where the answers arrive that did not come in time.
+    late: Mutex<Vec<OwnedFd>>,
 }
 
 impl Helper {
@@ -45,8 +50,7 @@ impl Helper {
     /// # Errors
     /// It can't be started.
     pub fn start() -> anyhow::Result<Self> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (ours, theirs) = protocol::pair()?;
         let child = Command::new("/proc/self/exe")
             .env(MARK, "1")
             .env_remove("NOTIFY_SOCKET")
@@ -55,20 +59,60 @@ impl Helper {
             .stdout(Stdio::null())
             .spawn()
             .context("can't start the helper")?;
-        Ok(Self { socket: Mutex::new(ours), child })
+        Ok(Self { socket: ours, child, late: Mutex::default() })
     }
 
-    /// Executes a request and returns its result. Waits until it is done; each request has a time
-    /// limit of its own.
+    /// Executes a request and returns its result. Waits until it is done, a little longer than the request's limit.
+    /// Requests of several threads do not wait for each other here, and swapon and swapoff delay no other in the helper.
     ///
     /// # Errors
     /// One line that says what went wrong.
-    pub fn ask(&self, verb: &Verb, fds: &[OwnedFd]) -> Result<String, String> {
-        let socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn ask(&self, verb: &Verb, fds: Vec<OwnedFd>) -> Result<String, String> {
+        self.ask_within(verb, fds, verb.limit() + MARGIN)
+    }
+
+    fn ask_within(
+        &self,
+        verb: &Verb,
+        mut fds: Vec<OwnedFd>,
+        limit: Duration,
+    ) -> Result<String, String> {
         let lost = |error: io::Error| format!("the helper is gone: {error}");
-        protocol::send(&*socket, verb, fds).map_err(lost)?;
-        let answer: protocol::Answer = protocol::receive(&*socket).map_err(lost)?.0;
+        // Each request has a socket for its answer: one that comes too late is nobody else's.
+        let (ours, theirs) = protocol::pair().map_err(|error| error.to_string())?;
+        fds.push(theirs);
+        let sent = protocol::send(&self.socket, verb, &fds);
+        drop(fds);
+        let is_there = match sent {
+            Ok(()) => protocol::wait(&ours, limit).map_err(|error| error.to_string())?,
+            // It has not even taken the requests before this one.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => false,
+            Err(error) => return Err(lost(error)),
+        };
+        if !is_there {
+            self.late.lock().unwrap_or_else(PoisonError::into_inner).push(ours);
+            let name = verb.name();
+            return Err(format!("the helper does not answer: {name}, {} s", limit.as_secs()));
+        }
+        let (answer, _) = protocol::receive::<protocol::Answer>(&ours).map_err(lost)?;
         answer
+    }
+
+    /// Whether an answer is still missing.
+    fn is_silent(&self) -> bool {
+        let mut late = self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.retain(|asked| matches!(protocol::wait(asked, Duration::ZERO), Ok(false)));
+        !late.is_empty()
+    }
+
+    /// Whether it is there, and answers.
+    pub fn state(&self) -> HelperState {
+        // It sends nothing here, so what there is to read is its end.
+        match protocol::wait(&self.socket, Duration::ZERO) {
+            Ok(false) if self.is_silent() => HelperState::Silent,
+            Ok(false) => HelperState::Ok,
+            _ => HelperState::Gone,
+        }
     }
 }
 
@@ -78,12 +122,12 @@ impl Kernel for Helper {
             sockets.iter().map(BorrowedFd::try_clone_to_owned).collect();
         let Disk { bytes, block_bytes, flags, timeout } = *disk;
         let verb = Verb::Attach { bytes, block_bytes, flags, timeout_s: timeout.as_secs() };
-        let index = self.ask(&verb, &copies?).map_err(io::Error::other)?;
+        let index = self.ask(&verb, copies?).map_err(io::Error::other)?;
         Ok(index.parse().map_err(io::Error::other)?)
     }
 
     fn disconnect(&self, index: u32) -> Result<(), spillway_nbd::Error> {
-        let done = self.ask(&Verb::Detach { index }, &[]).map_err(io::Error::other);
+        let done = self.ask(&Verb::Detach { index }, Vec::new()).map_err(io::Error::other);
         Ok(done.map(|_| ())?)
     }
 }
@@ -91,8 +135,72 @@ impl Kernel for Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         // The helper ends when this end of the socket closes.
-        let socket = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let _ = rustix::net::shutdown(&*socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A helper whose other end is this test.
+    fn helper() -> (Helper, OwnedFd) {
+        let (socket, theirs) = protocol::pair().unwrap();
+        let child = Command::new("true").spawn().unwrap();
+        (Helper { socket, child, late: Mutex::default() }, theirs)
+    }
+
+    fn answer(theirs: &OwnedFd, text: &str) {
+        let (_, fds): (Verb, _) = protocol::receive(theirs).unwrap();
+        let answer: protocol::Answer = Ok(text.to_owned());
+        protocol::send(fds.last().unwrap(), &answer, &[]).unwrap();
+    }
+
+    #[test]
+    fn an_answer_that_does_not_come_ends_the_wait_and_disturbs_no_later_one() {
+        let (helper, theirs) = helper();
+        let (detach, no) = (Verb::Detach { index: 1 }, Duration::ZERO);
+        assert_eq!(helper.state(), HelperState::Ok);
+        let line = helper.ask_within(&detach, Vec::new(), no).unwrap_err();
+        assert_eq!(line, "the helper does not answer: nbd disconnect, 0 s");
+        assert_eq!(helper.state(), HelperState::Silent);
+        // The late answer is nobody's, but it is a sign of life.
+        answer(&theirs, "late");
+        assert_eq!(helper.state(), HelperState::Ok);
+        std::thread::scope(|scope| {
+            scope.spawn(|| answer(&theirs, "mine"));
+            assert_eq!(helper.ask(&detach, Vec::new()), Ok("mine".to_owned()));
+        });
+        assert_eq!(helper.state(), HelperState::Ok);
+    }
+
+    #[test]
+    fn the_end_of_the_helper_ends_every_wait() {
+        let (helper, theirs) = helper();
+        let off = Verb::SwapOff { path: "/dev/nbd0".into(), timeout_s: 3600 };
+        std::thread::scope(|scope| {
+            let asks = [0; 2].map(|_| scope.spawn(|| helper.ask(&off, Vec::new())));
+            // One request has arrived, and one perhaps not yet.
+            let taken: (Verb, _) = protocol::receive(&theirs).unwrap();
+            drop((taken, theirs));
+            for asked in asks {
+                assert!(asked.join().unwrap().unwrap_err().starts_with("the helper is gone: "));
+            }
+        });
+        assert_eq!(helper.state(), HelperState::Gone);
+        assert!(helper.ask(&off, Vec::new()).is_err());
+    }
+
+    #[test]
+    fn requests_that_the_helper_does_not_take_are_not_waited_for() {
+        let (helper, _theirs) = helper();
+        let detach = Verb::Detach { index: 1 };
+        let full = || helper.ask_within(&detach, Vec::new(), Duration::ZERO).unwrap_err();
+        // There is room for some, and other tests count this process's descriptors.
+        rustix::net::sockopt::set_socket_send_buffer_size(&helper.socket, 4096).unwrap();
+        for _ in 0..50 {
+            assert!(full().starts_with("the helper does not answer: nbd disconnect"));
+        }
     }
 }

@@ -4,23 +4,29 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// Longest datagram in bytes.
 const BYTES_MAX: usize = 16 << 10;
-/// Most descriptors of a datagram.
-pub const FDS_MAX: usize = 16;
+/// Most descriptors of a datagram: those of a disk, and the socket for the answer.
+pub const FDS_MAX: usize = 17;
+/// Time limit of requests that only change a setting or create a disk.
+const SHORT: Duration = Duration::from_secs(60);
 
-/// Requests. Their paths come from earlier replies.
+/// Requests. Their paths come from earlier replies. The last descriptor of each is the socket for its answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verb {
+    /// Locks the helper's memory.
+    Lock,
     /// Creates a kernel NBD disk from the sockets that come with the request; returns its number.
     Attach {
         /// Its length.
@@ -41,6 +47,8 @@ pub enum Verb {
     SwapOn {
         /// Which.
         path: String,
+        /// How long that may take, seconds.
+        timeout_s: u64,
     },
     /// Stops swapping to a device, and brings its pages back.
     SwapOff {
@@ -65,6 +73,32 @@ pub enum Verb {
     },
 }
 
+impl Verb {
+    /// How long it may take.
+    pub const fn limit(&self) -> Duration {
+        match self {
+            Self::SwapOn { timeout_s, .. } | Self::SwapOff { timeout_s, .. } => {
+                Duration::from_secs(*timeout_s)
+            }
+            _ => SHORT,
+        }
+    }
+
+    /// What operators know it as.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Lock => "mlockall".to_owned(),
+            Self::Attach { .. } => "nbd connect".to_owned(),
+            Self::Detach { .. } => "nbd disconnect".to_owned(),
+            Self::SwapOn { path, .. } => format!("swapon {path}"),
+            Self::SwapOff { path, .. } => format!("swapoff {path}"),
+            Self::Connect(connect) => format!("nvme connect to {}", connect.address),
+            Self::Disconnect { path } => format!("nvme disconnect of {path}"),
+            Self::MinFree { .. } => "vm.min_free_kbytes".to_owned(),
+        }
+    }
+}
+
 /// A lender's device in direct mode.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Connect {
@@ -83,10 +117,36 @@ pub struct Connect {
 /// The result: a path or nothing, or one line with the error.
 pub type Answer = Result<String, String>;
 
-/// Sends a datagram.
+/// Two connected sockets.
 ///
 /// # Errors
-/// The other end is closed, or the datagram is too long.
+/// No descriptors are left.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+/// Waits until there is a datagram, or the other end is closed. Returns whether that came in time.
+///
+/// # Errors
+/// The kernel refused.
+pub fn wait(socket: impl AsFd, limit: Duration) -> io::Result<bool> {
+    let end = Instant::now() + limit;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left)) {
+            Ok(count) => return Ok(count != 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Sends a datagram, without waiting for room.
+///
+/// # Errors
+/// The other end is closed or has no room, or the datagram is too long.
 pub fn send(socket: impl AsFd, value: &impl Serialize, fds: &[OwnedFd]) -> io::Result<()> {
     let bytes = serde_json::to_vec(value).map_err(io::Error::other)?;
     if bytes.len() > BYTES_MAX || fds.len() > FDS_MAX {
@@ -98,7 +158,12 @@ pub fn send(socket: impl AsFd, value: &impl Serialize, fds: &[OwnedFd]) -> io::R
     if !borrowed.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(&borrowed));
     }
-    sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    sendmsg(
+        socket,
+        &[IoSlice::new(&bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+    )?;
     Ok(())
 }
 
@@ -132,15 +197,12 @@ pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<(T, Vec<Own
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
     use super::*;
 
     #[test]
     fn datagrams_travel_with_descriptors_until_the_other_end_is_gone() {
-        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-        let (a, b) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
-        let (passed, _) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let (a, b) = pair().unwrap();
+        let (passed, _) = pair().unwrap();
         send(&a, &Verb::SwapOff { path: "a".into(), timeout_s: 7 }, &[passed]).unwrap();
         let (verb, fds): (Verb, _) = receive(&b).unwrap();
         assert!(matches!(verb, Verb::SwapOff { timeout_s: 7, .. }) && fds.len() == 1);

@@ -8,16 +8,18 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
-use std::thread::sleep;
+use std::sync::Arc;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigHandler, Signal, signal};
-use rustix::mm::{MlockAllFlags, mlockall};
+use rustix::mm::MlockAllFlags;
 use spillway_host::{MIN_FREE_FILE, Monitor, min_free_bytes};
 use spillway_kernel_nbd::Disk;
 
 use super::command;
 use super::protocol::{Answer, Connect, Verb, receive, send};
+use crate::hardening;
 
 /// Time limit of programs that only change a setting.
 const SHORT: Duration = Duration::from_secs(20);
@@ -29,6 +31,8 @@ const PRIORITY_MAX: i32 = 32767;
 const PRIORITY: i32 = 100;
 /// The label of such swap space.
 const LABEL: &str = "spillway";
+/// Bytes of a thread's stack, which is locked in memory.
+const STACK_BYTES: usize = 256 << 10;
 /// Keep-alive interval of the kernel's connection to a lender, in seconds.
 const KEEP_ALIVE_S: &str = "5";
 
@@ -42,19 +46,25 @@ pub fn run() -> anyhow::Result<ExitCode> {
         unsafe { signal(number, SigHandler::SigIgn)? };
     }
     rustix::thread::set_name(c"spillway-helper")?;
-    // The helper must work while memory is short. Without the privilege it still works, but less
-    // reliably.
-    let _ = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
     let socket = io::stdin();
     let mut helper = Helper::default();
-    while let Ok((verb, fds)) = receive(&socket) {
-        let answer = helper.follow(verb, &fds);
-        if send(&socket, &answer, &[]).is_err() {
-            break;
-        }
+    while let Ok((verb, mut fds)) = receive::<Verb>(&socket) {
+        let Some(asker) = fds.pop() else { continue };
+        helper.follow(verb, &fds, asker);
     }
     helper.restore_min_free();
     Ok(ExitCode::SUCCESS)
+}
+
+fn answer(asker: &OwnedFd, answer: &Answer) {
+    // The daemon may have stopped waiting.
+    let _ = send(asker, answer, &[]);
+}
+
+/// Locks the helper's memory: it must work while memory is short.
+fn lock_memory() -> Answer {
+    let done = hardening::try_lock(MlockAllFlags::empty());
+    done.map(|()| String::new()).map_err(|line| format!("the helper {line}"))
 }
 
 /// What the helper created, by path. It touches nothing else.
@@ -69,17 +79,22 @@ struct Helper {
 }
 
 impl Helper {
-    fn follow(&mut self, verb: Verb, fds: &[OwnedFd]) -> Answer {
-        match verb {
+    fn follow(&mut self, verb: Verb, fds: &[OwnedFd], asker: OwnedFd) {
+        let done = match verb {
+            Verb::Lock => lock_memory(),
             Verb::Attach { bytes, block_bytes, flags, timeout_s } => {
                 let timeout = Duration::from_secs(timeout_s);
                 self.attach(&Disk { bytes, block_bytes, flags, timeout }, fds)
             }
             Verb::Detach { index } => self.detach(index),
-            Verb::SwapOn { path } => self.is_ours(&path).and_then(|()| swap_on(&path)),
+            Verb::SwapOn { path, .. } => {
+                return self.swap(path.clone(), asker, move || swap_on(&path));
+            }
             Verb::SwapOff { path, timeout_s } => {
-                self.is_ours(&path)?;
-                command::run("swapoff", &[&path], Duration::from_secs(timeout_s)).map(|()| path)
+                let limit = Duration::from_secs(timeout_s);
+                return self.swap(path.clone(), asker, move || {
+                    command::run("swapoff", &[&path], limit).map(|()| path)
+                });
             }
             Verb::Connect(connect) => self.connect(&connect),
             Verb::Disconnect { path } => self.disconnect(&path),
@@ -88,6 +103,21 @@ impl Helper {
                 Ok(String::new())
             }
             Verb::MinFree { bytes, may_change } => self.min_free(bytes, may_change),
+        };
+        answer(&asker, &done);
+    }
+
+    /// Swaps onto a device or off it, on a thread: that waits for the device's pages.
+    fn swap(&self, path: String, asker: OwnedFd, work: impl FnOnce() -> Answer + Send + 'static) {
+        let asker = Arc::new(asker);
+        let its = Arc::clone(&asker);
+        let started = self.is_ours(&path).and_then(|()| {
+            let thread = thread::Builder::new().name("swap".into()).stack_size(STACK_BYTES);
+            let started = thread.spawn(move || answer(&its, &work()));
+            started.map(drop).map_err(|error| format!("the helper has no thread left: {error}"))
+        });
+        if let Err(line) = started {
+            answer(&asker, &Err(line));
         }
     }
 
