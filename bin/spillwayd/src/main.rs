@@ -29,6 +29,7 @@ mod sockets;
 mod store_disk;
 mod targets;
 mod vm;
+mod warnings;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -64,7 +65,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let config = arguments.read()?;
     if arguments.check {
         check(&config)?;
-        for line in secret_files::open_to_all(&config) {
+        for line in warnings::of(&config) {
             eprintln!("warning: {line}");
         }
         return print("the configuration is good\n");

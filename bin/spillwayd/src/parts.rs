@@ -25,7 +25,7 @@ use crate::listeners::Listeners;
 use crate::memory::{self, Memory};
 use crate::metrics::{self, Facts};
 use crate::process::ProcessFiles;
-use crate::{capacity, disks, hardening, lend, secret_files, store_disk, vm};
+use crate::{capacity, disks, hardening, lend, store_disk, vm, warnings};
 
 /// All running parts.
 pub struct Parts {
@@ -63,7 +63,7 @@ impl Parts {
         let (started, started_ms) = (Instant::now(), unix_ms());
         let clients = Clients::new(&config)?;
         let keys = Keys::read(&config, &clients.clients)?;
-        for line in secret_files::open_to_all(&config) {
+        for line in warnings::of(&config) {
             tracing::warn!("{line}");
         }
         let secrets = Secrets::new(&config.listen, &keys)?;

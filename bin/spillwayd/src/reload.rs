@@ -19,7 +19,7 @@ use crate::arguments::Arguments;
 use crate::config::{Clients, Config, needs_restart};
 use crate::keys::{Keys, Renewal};
 use crate::parts::Parts;
-use crate::{capacity, manager, secret_files, vm};
+use crate::{capacity, manager, vm, warnings};
 
 /// How long a reload waits for its files.
 const READ_MAX: Duration = Duration::from_secs(30);
@@ -33,8 +33,8 @@ pub struct NewConfig {
     clients: Clients,
     program_pages: u64,
     renewal: Renewal,
-    /// Lines about files that every user can read.
-    open_to_all: Vec<String>,
+    /// Lines about what the configuration permits.
+    warnings: Vec<String>,
 }
 
 impl NewConfig {
@@ -44,8 +44,8 @@ impl NewConfig {
         let program_pages = capacity::program_pages(config.memory.programs, limits)?;
         let keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
         let renewal = keys.read_again(&config, &clients.clients)?;
-        let open_to_all = secret_files::open_to_all(&config);
-        Ok(Self { config, clients, program_pages, renewal, open_to_all })
+        let warnings = warnings::of(&config);
+        Ok(Self { config, clients, program_pages, renewal, warnings })
     }
 }
 
@@ -189,14 +189,13 @@ fn put_in_force(
     new: NewConfig,
     guests: Option<&vm::Handle>,
 ) -> anyhow::Result<Reload> {
-    let NewConfig { config, clients, program_pages, renewal, open_to_all } = new;
+    let NewConfig { config, clients, program_pages, renewal, mut warnings } = new;
     parts.client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
     let memory = &config.memory;
     let (policy, interval_ms) =
         configure_policy(&parts.client_registry, memory.policy(), memory.interval_ms)?;
     parts.daemon.apply_policy(policy, interval_ms);
     parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
-    let mut warnings = open_to_all;
     warnings.extend(renewal.left.map(|left| {
         format!("{left} were not read again: one of them names another file than at the start")
     }));

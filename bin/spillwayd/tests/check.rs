@@ -61,6 +61,35 @@ fn what_a_start_refuses_is_refused() {
 }
 
 #[test]
+fn an_address_that_other_hosts_reach_in_the_clear_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let token = dir.join("token");
+    fs::write(&token, "0123456789abcdef").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    fs::set_permissions(&token, mode).unwrap();
+    for (address, is_told) in [
+        ("0.0.0.0:8430", true),
+        ("[::]:8430", true),
+        ("192.0.2.1:8430", true),
+        ("127.0.0.1:8430", false),
+        ("[::1]:8430", false),
+    ] {
+        let token = token.display();
+        let text = format!("[listen]\napi_tcp = \"{address}\"\napi_token_file = \"{token}\"\n");
+        let checked = check(dir, &text);
+        let lines = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(checked.status.success(), "{address}: {lines}");
+        let told = lines.starts_with(&format!("warning: listen.api_tcp {address} "));
+        assert!(
+            told == is_told && lines.lines().count() == usize::from(is_told),
+            "{address}: {lines}"
+        );
+        assert!(!is_told || lines.contains("in the clear"), "{address}: {lines}");
+    }
+}
+
+#[test]
 fn files_of_lending_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
