@@ -1,4 +1,4 @@
-//! Words and line widths of the pages: README, ARCHITECTURE and docs.
+//! Words and line widths of the pages: README and others of the root, and docs.
 //!
 //! docs/glossary.md ends with a table of retired words. Those in backticks have no second meaning, so prose must not
 //! use them. Code, link targets and the decisions (docs/adr, which are records) are not checked.
@@ -12,6 +12,8 @@ use crate::command;
 
 const GLOSSARY: &str = "docs/glossary.md";
 const RETIRED_HEADING: &str = "## Retired words";
+/// Pages outside docs.
+const OF_THE_ROOT: [&str; 4] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
 /// The widest line of prose, in characters. Tables and link targets can't be broken, so they don't count.
 const WIDTH_MAX: usize = 100;
 
@@ -51,7 +53,7 @@ fn read(path: &Path) -> anyhow::Result<String> {
 
 /// The pages to check, in order of their names.
 fn pages(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    let mut pages = vec![root.join("README.md"), root.join("ARCHITECTURE.md")];
+    let mut pages: Vec<_> = OF_THE_ROOT.iter().map(|page| root.join(page)).collect();
     let mut folders = vec![root.join("docs")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder)? {
