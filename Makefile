@@ -112,6 +112,8 @@ install: build
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	target/release/spillway man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -D -m 644 packaging/man/spillwayd.8 $(DESTDIR)$(PREFIX)/share/man/man8/spillwayd.8
+	install -d $(DESTDIR)$(PREFIX)/share/man/man5
+	target/release/spillwayd --document=man > $(DESTDIR)$(PREFIX)/share/man/man5/spillwayd.toml.5
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 	    $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	target/release/spillway completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/spillway

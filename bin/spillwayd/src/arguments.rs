@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use crate::config::{self, Config};
 
@@ -25,9 +25,24 @@ pub struct Arguments {
     #[arg(long)]
     pub check: bool,
 
-    /// Prints the reference page of all settings and exits.
-    #[arg(long)]
-    pub document: bool,
+    /// Prints the reference of all settings and exits.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "markdown"
+    )]
+    pub document: Option<Format>,
+}
+
+/// A format of the reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The page docs/config.md.
+    Markdown,
+    /// The manual page spillwayd.toml(5).
+    Man,
 }
 
 impl Arguments {

@@ -37,7 +37,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Format};
 use crate::config::{Config, DeviceUse};
 use crate::frontends::Secrets;
 use crate::kept::Inherited;
@@ -59,8 +59,10 @@ fn main() -> ExitCode {
 }
 
 fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    if arguments.document {
-        return print(&config::document());
+    match arguments.document {
+        Some(Format::Markdown) => return print(&config::document()),
+        Some(Format::Man) => return print(&config::manual()),
+        None => {}
     }
     let config = arguments.read()?;
     if arguments.check {

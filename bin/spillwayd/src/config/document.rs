@@ -35,42 +35,76 @@ pub fn document() -> String {
          with K, M, G or T (powers of 1024).\n\n\
          A test compares this page with its source, the tables in bin/spillwayd/src/config (table*.rs).\n",
     );
-    section(&mut out, "[store]", &STORE);
-    section(&mut out, "[listen]", &LISTEN);
-    section(&mut out, "[resp]", &RESP);
-    section(&mut out, "[process]", &PROCESS);
-    section(&mut out, "[memory]", &MEMORY);
-    section(&mut out, "[unnamed]", &UNNAMED);
-    section(&mut out, "[[client]]", &CLIENT);
-    section(&mut out, "[[block]]", &BLOCK);
-    section(&mut out, "[[disk]]", &DISK);
-    section(&mut out, "[lend]", &LEND);
-    section(&mut out, "[[peer]]", &PEER);
-    section(&mut out, "[sections]", &SECTIONS);
-    section(&mut out, "[[vm]]", &VM);
+    for section in sections() {
+        write_section(&mut out, &section);
+    }
     out
 }
 
-fn section<T>(out: &mut String, title: &str, settings: &[Setting<T>]) {
+fn write_section(out: &mut String, section: &Section) {
     // Writing to a string can't fail.
     let _ = write!(
         out,
-        "\n## `{title}`\n\n| setting | default | values | reload | meaning |\n|---|---|---|---|---|\n"
+        "\n## `{}`\n\n| setting | default | values | reload | meaning |\n|---|---|---|---|---|\n",
+        section.title
     );
-    for setting in settings {
-        let default = match setting.default {
+    for Row { name, default, values, live, help } in &section.rows {
+        let default = match *default {
             "" => String::new(),
             default => format!("`{default}`"),
         };
-        let _ = writeln!(
-            out,
-            "| `{}` | {default} | {} | {} | {} |",
-            setting.name,
-            setting.field.expected(),
-            if setting.live { "yes" } else { "restart" },
-            setting.help
-        );
+        let reload = if *live { "yes" } else { "restart" };
+        let _ = writeln!(out, "| `{name}` | {default} | {values} | {reload} | {help} |");
     }
+}
+
+/// A section of the file, as text.
+pub(super) struct Section {
+    /// As the file writes it.
+    pub title: &'static str,
+    pub rows: Vec<Row>,
+}
+
+/// A setting, as text.
+pub(super) struct Row {
+    pub name: &'static str,
+    /// Empty for none.
+    pub default: &'static str,
+    pub values: String,
+    /// Whether a reload changes it.
+    pub live: bool,
+    /// In Markdown.
+    pub help: &'static str,
+}
+
+/// All sections.
+pub(super) fn sections() -> Vec<Section> {
+    vec![
+        section("[store]", &STORE),
+        section("[listen]", &LISTEN),
+        section("[resp]", &RESP),
+        section("[process]", &PROCESS),
+        section("[memory]", &MEMORY),
+        section("[unnamed]", &UNNAMED),
+        section("[[client]]", &CLIENT),
+        section("[[block]]", &BLOCK),
+        section("[[disk]]", &DISK),
+        section("[lend]", &LEND),
+        section("[[peer]]", &PEER),
+        section("[sections]", &SECTIONS),
+        section("[[vm]]", &VM),
+    ]
+}
+
+fn section<T>(title: &'static str, settings: &'static [Setting<T>]) -> Section {
+    let row = |setting: &'static Setting<T>| Row {
+        name: setting.name,
+        default: setting.default,
+        values: setting.field.expected(),
+        live: setting.live,
+        help: setting.help,
+    };
+    Section { title, rows: settings.iter().map(row).collect() }
 }
 
 #[cfg(test)]

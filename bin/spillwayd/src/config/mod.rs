@@ -9,6 +9,7 @@ mod document;
 mod field;
 mod file;
 mod lending;
+mod manual;
 mod reload;
 mod table;
 mod table_lend;
@@ -21,6 +22,7 @@ pub use check::Clients;
 pub use document::document;
 pub use file::{Error, read};
 pub use lending::machine_settings;
+pub use manual::manual;
 pub use reload::needs_restart;
 #[cfg(test)]
 pub use values::LendRoles;
