@@ -8,6 +8,7 @@ use anyhow::Context;
 use spillway_directory::ClientRegistry;
 use spillway_nbd::{Listener, TlsMode};
 use spillway_nvme_tcp::Target;
+use spillway_serving::Latencies;
 use spillway_tls::ServerSettings;
 use spillway_types::Access;
 use spillway_vhost_user_blk::Disk;
@@ -25,6 +26,15 @@ pub struct Frontends {
     nvme: Vec<spillway_nvme_tcp::Server>,
     resp: Option<spillway_resp::Server>,
     disks: Vec<spillway_vhost_user_blk::Server>,
+}
+
+/// The parts of the servers that the metrics read.
+#[derive(Debug)]
+pub struct Measured {
+    /// The shared state of RESP connections, if RESP has a socket.
+    pub resp: Option<Arc<spillway_resp::Shared>>,
+    /// The latencies of commands, with the name of their front end. Several servers can have one name.
+    pub latencies: Vec<(&'static str, Arc<Latencies>)>,
 }
 
 /// The servers' parameters beside their sockets.
@@ -76,9 +86,18 @@ fn nvme_tcp(listen: &Listen, keys: &Keys) -> Result<spillway_nvme_tcp::Config, E
 }
 
 impl Frontends {
-    /// The shared state of RESP connections, if RESP has a socket.
-    pub fn resp(&self) -> Option<Arc<spillway_resp::Shared>> {
-        self.resp.as_ref().map(|server| Arc::clone(server.shared()))
+    /// The parts of the servers that the metrics read.
+    pub fn measured(&self, disks: &[Arc<Disk>]) -> Measured {
+        let resp = self.resp.as_ref().map(|server| Arc::clone(server.shared()));
+        let ring = self.ring.iter().map(|server| ("ring", server.latencies()));
+        // All servers for NVMe/TCP have one target.
+        let nvme = self.nvme.iter().take(1).map(|it| ("nvme-tcp", it.target().latencies()));
+        let nbd = self.nbd.iter().map(|server| ("nbd", server.latencies()));
+        let its_resp = resp.iter().map(|shared| ("resp", &shared.latencies));
+        let disks = disks.iter().map(|disk| ("vhost-user-blk", disk.latencies()));
+        let all = ring.chain(nvme).chain(nbd).chain(its_resp).chain(disks);
+        let latencies = all.map(|(name, latencies)| (name, Arc::clone(latencies))).collect();
+        Measured { resp, latencies }
     }
 
     /// The ring's server, which also serves windows of guests.

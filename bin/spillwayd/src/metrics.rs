@@ -7,14 +7,15 @@ use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::ClientRegistry;
 use spillway_manager::Policy;
 use spillway_metrics::{
-    BuildSample, ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample,
-    PolicySample, RefusedSample, RespSample, Sample, SectionsSample, SharingSample,
+    BuildSample, ClientSample, CommandSample, DiskSample, LendDeviceSample, LendPeerSample,
+    LendSample, PolicySample, RefusedSample, RespSample, Sample, SectionsSample, SharingSample,
     StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_types::PAGE_BYTES;
 use spillway_vhost_user_blk::Disk;
 
 use crate::arguments::COMMIT;
+use crate::frontends::Measured;
 use crate::process::ProcessFiles;
 
 /// Values that do not change while the daemon runs.
@@ -36,12 +37,13 @@ pub fn text(
     disks: &[Arc<Disk>],
     lending: Option<&LendStatus>,
     guests: Option<&VmList>,
-    resp: Option<spillway_resp::Statistics>,
+    frontends: Option<&Measured>,
     (policy, interval_ms): (Policy, u64),
     facts: &Facts,
 ) -> String {
     let process = facts.process.as_ref();
     let process = process.and_then(|files| files.sample(facts.started_ms).ok());
+    let resp = frontends.and_then(|frontends| frontends.resp.as_ref());
     let refused = client_registry.refusals();
     let store = client_registry.store();
     let store = StoreSample {
@@ -118,10 +120,11 @@ pub fn text(
             at_limit: refused.at_limit,
             authentications: refused.authentications,
         },
+        commands: frontends.map(commands).unwrap_or_default(),
         clients: clients.collect(),
         programs: programs.collect(),
         disks: disks.collect(),
-        resp: resp.map(|resp| RespSample {
+        resp: resp.map(|shared| shared.statistics()).map(|resp| RespSample {
             connections: resp.connections,
             accepted: resp.accepted,
             commands: resp.commands,
@@ -141,6 +144,23 @@ pub fn text(
         }),
         vms: guests.map(|guests| guests.vms.iter().map(vm).collect()).unwrap_or_default(),
     })
+}
+
+/// The latencies of each front end. Those of servers with the same name are one front end's.
+fn commands(frontends: &Measured) -> Vec<CommandSample> {
+    let mut samples = Vec::<CommandSample>::new();
+    for (front_end, latencies) in &frontends.latencies {
+        let latencies = latencies.histograms();
+        let same = samples.iter_mut().find(|sample| sample.front_end == *front_end);
+        let Some(sample) = same else {
+            samples.push(CommandSample { front_end, latencies });
+            continue;
+        };
+        for ((_, sum), (_, more)) in sample.latencies.iter_mut().zip(&latencies) {
+            sum.add(more);
+        }
+    }
+    samples
 }
 
 fn policy_sample(policy: Policy, interval_ms: u64) -> PolicySample {

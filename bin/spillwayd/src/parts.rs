@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::arguments::COMMIT;
 use crate::config::{self, Clients, Config, Listen};
-use crate::frontends::Secrets;
+use crate::frontends::{Measured, Secrets};
 use crate::kept::{self, Inherited};
 use crate::keys::Keys;
 use crate::lend::helper::{Helper, Verb};
@@ -38,8 +38,8 @@ pub struct Parts {
     /// Requests of the HTTP interface to reload the configuration.
     pub reloads: mpsc::Receiver<ReloadOutcome>,
     pub secrets: Secrets,
-    /// The shared state of RESP connections, once RESP has started.
-    pub resp: Arc<OnceLock<Arc<spillway_resp::Shared>>>,
+    /// The parts of the front ends that the metrics read, once they have started.
+    pub measured: Arc<OnceLock<Measured>>,
     /// In the order of the configuration.
     pub disks: Vec<Arc<Disk>>,
     /// Lending, until it is started.
@@ -128,8 +128,8 @@ impl Parts {
         let facts =
             Facts { memory_locked, compress: config.store.compress, started, started_ms, process };
         let handle = lending.as_ref().map(spillway_lending_driver::Prepared::handle);
-        let resp = Arc::<OnceLock<Arc<spillway_resp::Shared>>>::default();
-        let its_resp = Arc::clone(&resp);
+        let frontends = Arc::<OnceLock<Measured>>::default();
+        let its_frontends = Arc::clone(&frontends);
         let measured =
             (Arc::clone(&client_registry), disks.clone(), handle.clone(), guests.clone());
         let manager = Arc::new(Mutex::new(Manager::new(policy)));
@@ -164,7 +164,7 @@ impl Parts {
                         &measured.1,
                         lending.as_ref(),
                         guests.as_ref(),
-                        its_resp.get().map(|shared| shared.statistics()),
+                        its_frontends.get(),
                         (policy, *its_policy.1.borrow()),
                         &facts,
                     )
@@ -180,7 +180,7 @@ impl Parts {
             daemon,
             reloads,
             secrets,
-            resp,
+            measured: frontends,
             disks,
             keys: Arc::new(Mutex::new(keys)),
             lending,

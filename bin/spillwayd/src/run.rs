@@ -51,10 +51,8 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         &parts.config,
         &parts.disks,
     )?;
-    if let Some(shared) = frontends.resp() {
-        // Set only here, once.
-        let _ = parts.resp.set(shared);
-    }
+    // Set only here, once.
+    let _ = parts.measured.set(frontends.measured(&parts.disks));
     let disks = parts.disks.clone();
     let reclaim = Reclaim::start(parts.client_registry.clone(), disks.clone())?;
     let packing = Packing::start(parts.client_registry.store())?;

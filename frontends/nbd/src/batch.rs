@@ -68,6 +68,11 @@ impl Batch {
         batch
     }
 
+    /// The commands of its requests.
+    pub fn commands(&self) -> impl Iterator<Item = Command> {
+        self.members().map(|member| member.request.command)
+    }
+
     /// Number of requests.
     pub const fn len(&self) -> usize {
         self.count

@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use rustls::{ServerConnection, Stream};
 use spillway_block::Exports;
+use spillway_serving::{Complaints, Latencies};
 use spillway_types::{Access, Identity};
 use spillway_wire::nbd::GREETING;
 
 use crate::admission::Admission;
 use crate::buffer::{Input, Output, buffer_bytes};
-use crate::complaints::Complaints;
 use crate::config::{Config, TlsMode};
 use crate::error::Error;
 use crate::negotiation::{Negotiation, Peer, Step, TlsState};
@@ -30,6 +30,7 @@ pub struct Shared {
     pub exports: Arc<dyn Exports>,
     pub config: Config,
     pub complaints: Complaints,
+    pub latencies: Arc<Latencies>,
 }
 
 /// A connection during the handshake.
@@ -222,7 +223,8 @@ impl Handshake<'_> {
         let mut input = Input::new(bytes);
         input.fill(&mut self.input.bytes())?;
         let mut output = Output::new(bytes);
-        converse(Transmission::new(session), &mut input, &mut output, stream)
+        let recorder = self.shared.latencies.recorder();
+        converse(Transmission::new(session).recorded(recorder), &mut input, &mut output, stream)
     }
 }
 

@@ -14,7 +14,6 @@ mod admission;
 mod attach;
 mod batch;
 mod buffer;
-mod complaints;
 mod config;
 mod connection;
 mod error;

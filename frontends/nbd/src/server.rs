@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spillway_block::Exports;
+use spillway_serving::{CommandKind, Complaints, Latencies};
 use spillway_types::{Access, ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
 
-use crate::complaints::Complaints;
 use crate::config::Config;
 use crate::connection::{self, Shared};
 use crate::error::Error;
@@ -25,10 +25,17 @@ const STACK_BYTES: usize = 256 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Time for connections to answer received requests when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(1);
-/// Longest interval between two summaries of suppressed log lines.
-const SUM_INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// Longest time that a new connection waits for displaced ones to end.
 const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The kinds of requests.
+const REQUESTS: &[CommandKind] = &[
+    CommandKind::Read,
+    CommandKind::Write,
+    CommandKind::Discard,
+    CommandKind::Flush,
+    CommandKind::Other,
+];
 
 /// The open connections.
 struct Connections {
@@ -103,6 +110,7 @@ impl Connections {
 /// A listener and its connections. Dropping this ends them.
 pub struct Server {
     connections: Arc<Connections>,
+    latencies: Arc<Latencies>,
     stopping: Arc<AtomicBool>,
     wake: Arc<OwnedFd>,
     acceptor: Option<JoinHandle<()>>,
@@ -129,9 +137,17 @@ impl Server {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let connections = Arc::new(Connections::new(config.connections_max));
         let stopping = Arc::<AtomicBool>::default();
+        let latencies = Arc::new(Latencies::new(REQUESTS));
+        let shared = Shared {
+            access,
+            exports,
+            config,
+            complaints: Complaints::new("NBD"),
+            latencies: latencies.clone(),
+        };
         let acceptor = Acceptor {
             listener,
-            shared: Arc::new(Shared { access, exports, config, complaints: Complaints::new() }),
+            shared: Arc::new(shared),
             connections: connections.clone(),
             stopping: stopping.clone(),
             wake: wake.clone(),
@@ -140,12 +156,17 @@ impl Server {
             .name("nbd-accept".into())
             .stack_size(STACK_BYTES)
             .spawn(move || acceptor.run())?;
-        Ok(Self { connections, stopping, wake, acceptor: Some(acceptor) })
+        Ok(Self { connections, latencies, stopping, wake, acceptor: Some(acceptor) })
     }
 
     /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.lock().sockets.len()
+    }
+
+    /// The latencies of its requests.
+    pub const fn latencies(&self) -> &Arc<Latencies> {
+        &self.latencies
     }
 }
 
@@ -199,12 +220,13 @@ impl Acceptor {
         }
     }
 
-    /// Waits for a connection or the end of the server, at most [`SUM_INTERVAL`].
+    /// Waits for a connection or the end of the server, at most [`Complaints::SUM_INTERVAL`].
     fn wait(&self) {
         let mut ready =
             [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
+        let most = Timespec::try_from(Complaints::SUM_INTERVAL).ok();
         // After an interruption, the loop checks again.
-        let _ = poll(&mut ready, Some(&SUM_INTERVAL));
+        let _ = poll(&mut ready, most.as_ref());
     }
 
     /// Starts a connection's thread.

@@ -1,6 +1,9 @@
 //! The transmission phase, without I/O on sockets: decodes requests, executes them on the device, encodes replies.
 
+use std::time::{Duration, Instant};
+
 use spillway_block::{Device, Extent};
+use spillway_serving::{CommandKind, Recorder};
 use spillway_types::PAGE_BYTES;
 use spillway_wire::nbd::{
     CHUNK_BYTES, Chunk, Command, Failure, REQUEST_BYTES, Request, SIMPLE_REPLY_BYTES, chunk,
@@ -38,9 +41,9 @@ enum TransmissionState {
     /// None; a request comes next.
     Idle,
     /// A write whose data is being received.
-    Taking { cookie: u64, offset: u64, left: u32, failure: Option<Failure> },
+    Taking { cookie: u64, offset: u64, left: u32, failure: Option<Failure>, worked: Duration },
     /// A read whose data is being sent.
-    Sending { cookie: u64, offset: u64, left: u32, begun: bool },
+    Sending { cookie: u64, offset: u64, left: u32, begun: bool, worked: Duration },
     /// None; the peer has requested the end.
     Ended,
 }
@@ -50,12 +53,32 @@ enum TransmissionState {
 pub struct Transmission {
     session: Session,
     state: TransmissionState,
+    recorder: Option<Recorder>,
 }
 
 impl Transmission {
     /// A transmission after the handshake.
     pub const fn new(session: Session) -> Self {
-        Self { session, state: TransmissionState::Idle }
+        Self { session, state: TransmissionState::Idle, recorder: None }
+    }
+
+    /// The same, with the latencies of its requests recorded.
+    pub fn recorded(self, recorder: Recorder) -> Self {
+        Self { recorder: Some(recorder), ..self }
+    }
+
+    /// Records that requests of these commands took so long.
+    fn record(&self, command: Command, worked: Duration) {
+        let kind = match command {
+            Command::Read => CommandKind::Read,
+            Command::Write => CommandKind::Write,
+            Command::Trim | Command::WriteZeroes => CommandKind::Discard,
+            Command::Flush => CommandKind::Flush,
+            _ => CommandKind::Other,
+        };
+        if let Some(recorder) = &self.recorder {
+            recorder.record(kind, worked);
+        }
     }
 
     /// Executes the requests in `input`, as far as `output` has room for the replies. Returns the number of consumed
@@ -103,7 +126,10 @@ impl Transmission {
         if batch.len() < 2 {
             return false;
         }
+        let began = Instant::now();
         batch.carry_out(rest, output, |requests| self.device().batch(requests));
+        let worked = began.elapsed();
+        batch.commands().for_each(|command| self.record(command, worked));
         *rest = &rest[batch.used..];
         true
     }
@@ -117,6 +143,7 @@ impl Transmission {
             return Ok(Some(Progress::NeedRoom));
         }
         *rest = after;
+        let began = Instant::now();
         let request = Request::decode(header)?;
         let Request { cookie, offset, bytes, .. } = request;
         let answer = match request.command {
@@ -129,18 +156,24 @@ impl Transmission {
                     return Err(Error::Refused("a write is longer than 32 MiB"));
                 }
                 let failure = self.objection(&request, 0);
-                self.state = TransmissionState::Taking { cookie, offset, left: bytes, failure };
+                let worked = began.elapsed();
+                self.state =
+                    TransmissionState::Taking { cookie, offset, left: bytes, failure, worked };
                 return Ok(None);
             }
             Command::Read => match self.read_objection(&request, output) {
                 None if bytes > 0 => {
-                    self.state =
-                        TransmissionState::Sending { cookie, offset, left: bytes, begun: false };
+                    let (left, begun, worked) = (bytes, false, began.elapsed());
+                    self.state = TransmissionState::Sending { cookie, offset, left, begun, worked };
                     return Ok(None);
                 }
                 objection => objection,
             },
-            Command::BlockStatus => return Ok(self.tell_status(&request, output)),
+            Command::BlockStatus => {
+                let progress = self.tell_status(&request, output);
+                self.record(request.command, began.elapsed());
+                return Ok(progress);
+            }
             Command::Flush => self.check(&request, 0, |_| self.device().flush()),
             Command::Trim => {
                 self.check(&request, 0, |device| device.deallocate(offset, u64::from(bytes)))
@@ -154,6 +187,7 @@ impl Transmission {
             Command::Other(_) => Some(Failure::Invalid),
         };
         self.push_answer(output, cookie, request.command == Command::Read, answer);
+        self.record(request.command, began.elapsed());
         Ok(None)
     }
 
@@ -213,10 +247,12 @@ impl Transmission {
     /// Writes received data, in whole pages as far as possible. A partial page in the middle waits for the rest of its
     /// data.
     fn take(&mut self, rest: &mut &[u8], output: &mut Output) -> Option<Progress> {
-        let TransmissionState::Taking { cookie, mut offset, mut left, mut failure } = self.state
+        let TransmissionState::Taking { cookie, mut offset, mut left, mut failure, mut worked } =
+            self.state
         else {
             return None;
         };
+        let began = Instant::now();
         let there = rest.len().min(left as usize);
         let piece = if there == left as usize { there } else { cut_at_page(offset, there) };
         let (data, after) = rest.split_at(piece);
@@ -226,12 +262,14 @@ impl Transmission {
         *rest = after;
         offset = offset.wrapping_add(piece as u64);
         left -= piece as u32;
+        worked += began.elapsed();
         if left > 0 {
-            self.state = TransmissionState::Taking { cookie, offset, left, failure };
+            self.state = TransmissionState::Taking { cookie, offset, left, failure, worked };
             return Some(Progress::NeedInput);
         }
         // There was room for the reply when the write began, and no other reply was appended since.
         self.push_answer(output, cookie, false, failure);
+        self.record(Command::Write, worked);
         self.state = TransmissionState::Idle;
         None
     }
@@ -239,7 +277,8 @@ impl Transmission {
     /// Appends the next piece of a read. A reply that fits the buffer is complete before any of it is sent, so an error
     /// can still replace it.
     fn send(&mut self, output: &mut Output) -> Result<Option<Progress>, Error> {
-        let TransmissionState::Sending { cookie, mut offset, mut left, mut begun } = self.state
+        let TransmissionState::Sending { cookie, mut offset, mut left, mut begun, mut worked } =
+            self.state
         else {
             return Ok(None);
         };
@@ -249,6 +288,7 @@ impl Transmission {
         if output.room() < DATA_HEADER_BYTES + piece {
             return Ok(Some(Progress::NeedRoom));
         }
+        let began = Instant::now();
         let before = output.filled();
         if self.session.structured {
             let bytes = 8 + piece as u32;
@@ -265,15 +305,20 @@ impl Transmission {
             }
             output.shrink_to(before);
             self.push_answer(output, cookie, true, Some(failure_of(error)));
+            self.record(Command::Read, worked + began.elapsed());
             self.state = TransmissionState::Idle;
             return Ok(None);
         }
         offset += piece as u64;
         left -= piece as u32;
         begun = true;
+        worked += began.elapsed();
         self.state = match left {
-            0 => TransmissionState::Idle,
-            left => TransmissionState::Sending { cookie, offset, left, begun },
+            0 => {
+                self.record(Command::Read, worked);
+                TransmissionState::Idle
+            }
+            left => TransmissionState::Sending { cookie, offset, left, begun, worked },
         };
         Ok(None)
     }

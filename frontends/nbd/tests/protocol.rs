@@ -2,11 +2,17 @@
 
 mod support;
 
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
 use proptest::prelude::*;
-use spillway_block::Device;
+use spillway_block::{Device, Extent, Geometry};
+use spillway_block_store::BlockDevice;
 use spillway_nbd::{
     Error, Negotiation, Output, Peer, Progress, Session, Step, TlsState, Transmission,
 };
+use spillway_serving::{BOUNDS_NS, CommandKind, Latencies};
 use support::*;
 
 const ERR_UNSUPPORTED: u32 = 0x8000_0001;
@@ -371,5 +377,95 @@ proptest! {
         let _ = transmission(&registry, true).advance(&junk, &mut Output::new(68 << 10));
         let magic = [&[0x25, 0x60, 0x95, 0x13][..], &junk].concat();
         let _ = transmission(&registry, true).advance(&magic, &mut Output::new(68 << 10));
+    }
+}
+
+/// A device that takes its time.
+#[derive(Debug)]
+struct Slow {
+    inner: Arc<BlockDevice>,
+    batch_max: usize,
+}
+
+const SLOW: Duration = Duration::from_millis(11);
+
+impl Device for Slow {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn read(&self, offset: u64, data: &mut [u8]) -> Result<(), spillway_block::Error> {
+        thread::sleep(SLOW);
+        self.inner.read(offset, data)
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), spillway_block::Error> {
+        thread::sleep(SLOW);
+        self.inner.write(offset, data)
+    }
+
+    fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), spillway_block::Error> {
+        self.inner.write_zeroes(offset, bytes)
+    }
+
+    fn deallocate(&self, offset: u64, bytes: u64) -> Result<(), spillway_block::Error> {
+        self.inner.deallocate(offset, bytes)
+    }
+
+    fn flush(&self) -> Result<(), spillway_block::Error> {
+        self.inner.flush()
+    }
+
+    fn status(
+        &self,
+        offset: u64,
+        bytes: u64,
+        extents: &mut [Extent],
+    ) -> Result<usize, spillway_block::Error> {
+        self.inner.status(offset, bytes, extents)
+    }
+
+    fn batch_max(&self) -> usize {
+        self.batch_max
+    }
+}
+
+#[test]
+fn requests_are_timed_by_kind() {
+    use CommandKind::{Discard, Flush, Other, Read, Write};
+    const KINDS: &[CommandKind] = &[Read, Write, Discard, Flush, Other];
+    let end = 64 * MIB;
+    let input = [
+        request(WRITE, 0, 1, 0, 200_000),
+        vec![7; 200_000],
+        request(READ, 0, 2, 0, 200_000),
+        request(WRITE, 0, 3, 0, 4096),
+        vec![7; 4096],
+        request(READ, 0, 4, 0, 4096),
+        request(READ, 0, 5, 4096, 4096),
+        request(READ, 0, 6, end, 4096),
+        request(TRIM, 0, 7, 0, 4096),
+        request(WRITE_ZEROES, 0, 8, 0, 4096),
+        request(FLUSH, 0, 9, 0, 0),
+        request(CACHE, 0, 10, 0, 4096),
+        request(DISCONNECT, 0, 11, 0, 0),
+    ]
+    .concat();
+    for (batch_max, piece) in [(1, 5000), (1, usize::MAX / 2), (8, usize::MAX / 2)] {
+        let (registry, latencies) = (FakeRegistry::new(), Latencies::new(KINDS));
+        let device = Arc::new(Slow { inner: registry.device(), batch_max });
+        let session = Session { device, structured: false, allocation: false };
+        let mut transmission = Transmission::new(session).recorded(latencies.recorder());
+        carry_out(&mut transmission, &input, piece);
+        let histograms = latencies.histograms();
+        let counts: Vec<u64> = histograms.iter().map(|(_, it)| it.counts.iter().sum()).collect();
+        assert_eq!(counts, [4, 2, 2, 1, 1], "{histograms:?}");
+        // The device was asked for each of the long ones several times, which add up.
+        for ((_, histogram), slow) in histograms.iter().zip([3, 2]) {
+            let bucket = BOUNDS_NS.partition_point(|&bound| u128::from(bound) < SLOW.as_nanos());
+            assert!(histogram.counts[bucket..].iter().sum::<u64>() >= slow, "{histogram:?}");
+            let least = u128::from(slow + 2) * SLOW.as_nanos();
+            assert!(u128::from(histogram.sum_ns) >= least, "{histogram:?}");
+        }
     }
 }

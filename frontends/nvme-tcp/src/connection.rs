@@ -1,4 +1,5 @@
-//! A connection: PDUs in, their commands to where they are executed, answers out. No I/O, no clock.
+//! A connection: PDUs in, their commands to where they are executed, answers out. No I/O, and a clock only to measure
+//! commands.
 //!
 //! ```text
 //!  accepted --ICReq/ICResp--> initialized --Connect--> queue --(authentication)--> ready
@@ -8,7 +9,9 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLockReadGuard};
+use std::time::Instant;
 
+use spillway_serving::{CommandKind, Recorder};
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status, admin};
 use spillway_wire::nvme_tcp::{
     ADMIN_CAPSULE_DATA_BYTES, DIGEST_BYTES, Framing, HEADER_BYTES_MAX, InitRequest, InitResponse,
@@ -46,6 +49,7 @@ pub struct Connection {
     queue: Option<Queue>,
     /// Why the host was refused, until [`Self::complaint`] takes it for the log.
     complaint: Option<String>,
+    recorder: Recorder,
 }
 
 /// Where the data is that a host sends for a command.
@@ -76,6 +80,7 @@ impl Connection {
     ) -> Self {
         let handshake_until_ms = now_ms + target.config.handshake_timeout_ms;
         Self {
+            recorder: target.recorder(),
             target,
             origin: Origin { local, name, waker },
             handshake_until_ms,
@@ -263,8 +268,9 @@ impl Connection {
                         drop((data, held));
                         self.start_waiting(now_ms, out);
                     }
-                    Next::Done(command, outcome) => {
+                    Next::Done(command, outcome, worked) => {
                         queue.reply(out, framing, &command).complete(outcome);
+                        self.recorder.record(queue.role.kind(&command), worked);
                         self.start_waiting(now_ms, out);
                     }
                 }
@@ -356,7 +362,7 @@ impl Connection {
     fn start_waiting(&mut self, now_ms: u64, out: &mut Output) {
         let framing = self.framing();
         while let Some(queue) = &mut self.queue {
-            queue.send_long(framing, out);
+            queue.send_long(framing, out, &self.recorder);
             if out.is_full() {
                 return;
             }
@@ -365,6 +371,7 @@ impl Connection {
             let held = client.and_then(|client| client.quota.hold(command.data.bytes.into()));
             let Some(held) = held else { return };
             let context = Context { target: &self.target, controller: &queue.controller, now_ms };
+            let began = Instant::now();
             let begun = queue.role.begin(&context, &command);
             if matches!(begun, Ok(Begin::Later)) {
                 return;
@@ -372,27 +379,44 @@ impl Connection {
             queue.transfers.waited();
             match begun {
                 Ok(Begin::Receive(sink)) => {
-                    let grant = queue.transfers.begin(command, sink, held);
+                    let grant = queue.transfers.begin(command, sink, began.elapsed(), held);
                     write_pdu(out, framing, &Pdu::ReadyToTransfer(grant));
                 }
-                Ok(Begin::Send(source)) => queue.begin_answer(command, source, held),
+                Ok(Begin::Send(source)) => {
+                    queue.begin_answer(command, source, began.elapsed(), held);
+                }
                 Ok(Begin::Get) => {
                     let mut reply = queue.reply(out, framing, &command);
-                    if let Role::Pools(pools) = &mut queue.role
-                        && let Some(get) = pools.get_long(&context, &command, &mut reply)
-                    {
-                        queue.begin_answer(command, Source::Value(get), held);
+                    if let Role::Pools(pools) = &mut queue.role {
+                        match pools.get_long(&context, &command, &mut reply) {
+                            Some(get) => {
+                                let source = Source::Value(get);
+                                queue.begin_answer(command, source, began.elapsed(), held);
+                            }
+                            None => self.recorder.record(CommandKind::Get, began.elapsed()),
+                        }
                     }
                 }
                 Ok(Begin::Execute) => self.execute(now_ms, &command, &[], out),
                 Ok(Begin::Later) => {}
-                Err(failure) => queue.reply(out, framing, &command).complete(Err(failure)),
+                Err(failure) => {
+                    queue.reply(out, framing, &command).complete(Err(failure));
+                    self.recorder.record(queue.role.kind(&command), began.elapsed());
+                }
             }
         }
     }
 
-    /// Executes a command whose data is complete.
+    /// Executes a command whose data is complete, and records how long that takes.
     fn execute(&mut self, now_ms: u64, command: &Command, data: &[u8], out: &mut Output) {
+        let began = Instant::now();
+        self.dispatch(now_ms, command, data, out);
+        if let Some(queue) = &self.queue {
+            self.recorder.record(queue.role.kind(command), began.elapsed());
+        }
+    }
+
+    fn dispatch(&mut self, now_ms: u64, command: &Command, data: &[u8], out: &mut Output) {
         let framing = self.framing();
         let Some(queue) = &mut self.queue else { return };
         let mut reply = queue.reply(out, framing, command);

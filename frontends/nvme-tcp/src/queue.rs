@@ -1,7 +1,9 @@
 //! The queue of a connection: its state, and what its waiting commands begin with.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use spillway_serving::{CommandKind, Recorder};
 use spillway_types::PAGE_BYTES;
 use spillway_wire::kv::io;
 use spillway_wire::nvme::{Command, Direction, Status, admin, block};
@@ -58,6 +60,22 @@ pub(crate) enum Begin {
 }
 
 impl Role {
+    /// What a command of this queue does, for the metrics.
+    pub(crate) const fn kind(&self, command: &Command) -> CommandKind {
+        match (self, command.opcode) {
+            (Self::Pools(_), io::RETRIEVE | io::TAKE) => CommandKind::Get,
+            (Self::Pools(_), io::STORE) => CommandKind::Put,
+            (Self::Pools(_), io::DELETE | io::FLUSH_OBJECT) => CommandKind::Remove,
+            (Self::Blocks(_), block::READ) => CommandKind::Read,
+            (Self::Blocks(_), block::WRITE) => CommandKind::Write,
+            (Self::Blocks(_), block::WRITE_ZEROES | block::DATASET_MANAGEMENT) => {
+                CommandKind::Discard
+            }
+            (Self::Blocks(_), block::FLUSH) => CommandKind::Flush,
+            _ => CommandKind::Other,
+        }
+    }
+
     /// How a command begins that waited for room for its data or its long answer, now that there is room.
     pub(crate) fn begin(
         &mut self,
@@ -99,17 +117,25 @@ impl Queue {
             && self.number != 0
     }
 
-    pub(crate) fn begin_answer(&mut self, command: Command, source: Source, held: QuotaGuard) {
-        self.transfers.outgoing.push_back(Outgoing { command, source, sent: 0, held });
+    /// `worked` is how long it took to begin.
+    pub(crate) fn begin_answer(
+        &mut self,
+        command: Command,
+        source: Source,
+        worked: Duration,
+        held: QuotaGuard,
+    ) {
+        self.transfers.outgoing.push_back(Outgoing { command, source, sent: 0, worked, held });
     }
 
     /// Writes parts of long answers until the output is full.
-    pub(crate) fn send_long(&mut self, framing: Framing, out: &mut Output) {
+    pub(crate) fn send_long(&mut self, framing: Framing, out: &mut Output, recorder: &Recorder) {
         if self.transfers.outgoing.is_empty() {
             return;
         }
         let mut outgoing = std::mem::take(&mut self.transfers.outgoing);
-        source::send(&mut outgoing, out, |out, command| self.reply(out, framing, command));
+        let sent = |done: &Outgoing| recorder.record(self.role.kind(&done.command), done.worked);
+        source::send(&mut outgoing, out, |out, command| self.reply(out, framing, command), sent);
         self.transfers.outgoing = outgoing;
     }
 

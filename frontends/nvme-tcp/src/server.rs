@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
+use spillway_serving::Complaints;
 use spillway_tls::ServerSettings;
 
 use crate::error::Error;
 use crate::target::Target;
 
-mod complaints;
 mod driver;
 mod open_connections;
 mod shared;
@@ -32,8 +32,6 @@ const STACK_BYTES: usize = 512 << 10;
 const PROBE_AFTER_S: Duration = Duration::from_secs(30);
 const PROBE_EVERY_S: Duration = Duration::from_secs(10);
 const PROBES: u32 = 3;
-/// How often the acceptor logs how many lines about peers were left out.
-const SUM_INTERVAL: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// A target that listens.
 #[derive(Debug)]
@@ -107,11 +105,12 @@ impl Drop for Server {
 /// Accepts connections until the server stops.
 fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     let mut number = 0;
+    let sum_interval = Timespec::try_from(Complaints::SUM_INTERVAL).ok();
     while !shared.is_stopping() {
         let mut fds =
             [PollFd::new(listener, PollFlags::IN), PollFd::new(&shared.stop, PollFlags::IN)];
-        let polled = poll(&mut fds, Some(&SUM_INTERVAL));
-        shared.complaints.sum_up(shared.now_ms());
+        let polled = poll(&mut fds, sum_interval.as_ref());
+        shared.complaints.sum_up();
         if polled.is_err() {
             continue;
         }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use spillway_block::Device;
 use spillway_store::LongGet;
@@ -27,6 +28,8 @@ pub(crate) struct Outgoing {
     pub(crate) command: Command,
     pub(crate) source: Source,
     pub(crate) sent: u64,
+    /// How long it took to begin, and its parts.
+    pub(crate) worked: Duration,
     pub(crate) held: QuotaGuard,
 }
 
@@ -63,6 +66,7 @@ impl Source {
 impl Outgoing {
     /// Writes the next part. True if the answer ends with it.
     fn part(&mut self, reply: &mut Reply<'_>) -> bool {
+        let began = Instant::now();
         let (at, left) = (self.sent, self.source.bytes() - self.sent);
         let bytes = left.min(PDU_DATA_BYTES_MAX as u64);
         let (last, result) = (bytes == left, self.source.result());
@@ -71,6 +75,7 @@ impl Outgoing {
             Ok((room.len(), result, last))
         });
         self.sent += bytes;
+        self.worked += began.elapsed();
         if let Err(failure) = written {
             reply.complete(Err(failure));
             return true;
@@ -79,20 +84,23 @@ impl Outgoing {
     }
 }
 
-/// Writes parts of the answers, in order, until the output is full. `reply` makes the reply to a command.
+/// Writes parts of the answers, in order, until the output is full. `reply` makes the reply to a command, and
+/// `done` is called for each answer that ends.
 pub(crate) fn send<'a>(
     outgoing: &mut VecDeque<Outgoing>,
     out: &'a mut Output,
     reply: impl for<'b> Fn(&'b mut Output, &Command) -> Reply<'b>,
+    done: impl Fn(&Outgoing),
 ) {
     while !out.is_full()
         && let Some(first) = outgoing.front_mut()
     {
         let command = first.command;
         if first.part(&mut reply(out, &command))
-            && let Some(Outgoing { held, .. }) = outgoing.pop_front()
+            && let Some(ended) = outgoing.pop_front()
         {
-            out.keep(held);
+            done(&ended);
+            out.keep(ended.held);
         }
     }
 }

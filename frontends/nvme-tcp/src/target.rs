@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_block::Exports;
+use spillway_serving::{CommandKind, Latencies, Recorder};
 use spillway_store::Store;
 use spillway_types::{Access, Admitted, ClientId, Identity, PoolId};
 use spillway_wire::fabrics::DISCOVERY_NQN;
@@ -16,6 +17,18 @@ use crate::error::Error;
 use crate::quota::Quotas;
 use crate::subsystem::Subsystem;
 
+/// The kinds of commands of pools and of block namespaces, and the admin commands.
+const COMMANDS: &[CommandKind] = &[
+    CommandKind::Get,
+    CommandKind::Put,
+    CommandKind::Remove,
+    CommandKind::Read,
+    CommandKind::Write,
+    CommandKind::Discard,
+    CommandKind::Flush,
+    CommandKind::Other,
+];
+
 /// What the connections of a target share. It does no I/O: see [`Connection`](crate::Connection).
 pub struct Target {
     pub(crate) store: Arc<Store>,
@@ -23,6 +36,7 @@ pub struct Target {
     pub(crate) exports: Arc<dyn Exports>,
     pub(crate) config: Config,
     pub(crate) controllers: Controllers,
+    latencies: Arc<Latencies>,
     pools_nqn: String,
     blocks_nqn: String,
     quotas: Quotas,
@@ -58,6 +72,7 @@ impl Target {
             pools_nqn: config.pools_nqn(),
             blocks_nqn: config.blocks_nqn(),
             config,
+            latencies: Arc::new(Latencies::new(COMMANDS)),
             quotas: Quotas::default(),
         }))
     }
@@ -65,6 +80,15 @@ impl Target {
     /// Tells a client's hosts that pools or block exports were added, removed or changed.
     pub fn namespaces_changed(&self, client: ClientId) {
         self.controllers.namespaces_changed(client);
+    }
+
+    /// The latencies of its commands.
+    pub const fn latencies(&self) -> &Arc<Latencies> {
+        &self.latencies
+    }
+
+    pub(crate) fn recorder(&self) -> Recorder {
+        self.latencies.recorder()
     }
 
     /// The subsystem with this name.

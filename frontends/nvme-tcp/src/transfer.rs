@@ -1,6 +1,7 @@
 //! Data that follows its command: the target asks the host for it, one grant (R2T) after another.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use spillway_wire::nvme::Command;
 use spillway_wire::nvme_tcp::{ReadyToTransfer, Transfer};
@@ -29,6 +30,8 @@ struct Incoming {
     granted: u32,
     /// Why the command fails. The host still sends the data that it was granted, and the target drops it.
     failed: Option<Failure>,
+    /// How long it took to begin, and the data that has arrived.
+    worked: Duration,
     held: QuotaGuard,
 }
 
@@ -40,8 +43,8 @@ pub(crate) enum Next {
     Grant(ReadyToTransfer),
     /// The data is complete, and the command is executed with it.
     Execute(Command, Vec<u8>, QuotaGuard),
-    /// The command has ended.
-    Done(Command, Outcome),
+    /// The command has ended, after so much work.
+    Done(Command, Outcome, Duration),
 }
 
 /// The commands of a queue that wait for their data or for room, and those whose long answers are being sent.
@@ -100,9 +103,11 @@ impl Transfers {
         &mut self,
         command: Command,
         sink: Sink,
+        worked: Duration,
         held: QuotaGuard,
     ) -> ReadyToTransfer {
-        let mut incoming = Incoming { command, sink, received: 0, granted: 0, failed: None, held };
+        let mut incoming =
+            Incoming { command, sink, received: 0, granted: 0, failed: None, worked, held };
         let free = self.incoming.iter().position(Option::is_none);
         let tag = free.unwrap_or_else(|| {
             self.incoming.push(None);
@@ -133,7 +138,9 @@ impl Transfers {
             return Err(Error::Protocol("data that does not match its grant"));
         }
         if incoming.failed.is_none() {
+            let began = Instant::now();
             incoming.failed = incoming.sink.take(part.offset, data).err();
+            incoming.worked += began.elapsed();
         }
         incoming.received = end;
         self.came_bytes += u64::from(part.bytes);
@@ -156,13 +163,14 @@ impl Incoming {
     }
 
     fn end(self) -> Next {
-        let Self { command, sink, failed, held, .. } = self;
+        let Self { command, sink, failed, worked, held, .. } = self;
         if let Some(failure) = failed {
-            return Next::Done(command, Err(failure));
+            return Next::Done(command, Err(failure), worked);
         }
+        let began = Instant::now();
         match sink.end() {
             Taken::Short(data) => Next::Execute(command, data, held),
-            Taken::Done(outcome) => Next::Done(command, outcome),
+            Taken::Done(outcome) => Next::Done(command, outcome, worked + began.elapsed()),
         }
     }
 }
@@ -194,7 +202,12 @@ mod tests {
     fn long_data_is_granted_part_by_part() {
         let (mut transfers, quota) = (Transfers::default(), quota());
         let total = GRANT_BYTES_MAX + 100;
-        let first = transfers.begin(command(5, total), short(), quota.hold(total.into()).unwrap());
+        let first = transfers.begin(
+            command(5, total),
+            short(),
+            Duration::ZERO,
+            quota.hold(total.into()).unwrap(),
+        );
         assert_eq!((first.offset, first.bytes), (0, GRANT_BYTES_MAX));
         let part = |offset, bytes, last| Transfer {
             command: 5,
@@ -222,7 +235,8 @@ mod tests {
     #[test]
     fn data_that_was_not_granted_is_refused() {
         let (mut transfers, quota) = (Transfers::default(), quota());
-        let grant = transfers.begin(command(5, 100), short(), quota.hold(100).unwrap());
+        let grant =
+            transfers.begin(command(5, 100), short(), Duration::ZERO, quota.hold(100).unwrap());
         let good = Transfer {
             command: 5,
             tag: grant.tag,
@@ -255,7 +269,12 @@ mod tests {
             let command = transfers.next_waiting().unwrap();
             assert_eq!(command.id, id);
             transfers.waited();
-            transfers.begin(command, short(), quota.hold(command.data.bytes.into()).unwrap());
+            transfers.begin(
+                command,
+                short(),
+                Duration::ZERO,
+                quota.hold(command.data.bytes.into()).unwrap(),
+            );
         }
         assert!(transfers.next_waiting().is_none());
         assert_eq!(transfers.owed_bytes(), 1 + u64::from(GRANT_BYTES_MAX));
@@ -277,7 +296,12 @@ mod tests {
             let command = transfers.next_waiting().unwrap();
             transfers.waited();
             let gathers = Sink::Short(Vec::with_capacity(SHORT_BYTES_MAX as usize));
-            transfers.begin(command, gathers, quota.hold(SHORT_BYTES_MAX.into()).unwrap());
+            transfers.begin(
+                command,
+                gathers,
+                Duration::ZERO,
+                quota.hold(SHORT_BYTES_MAX.into()).unwrap(),
+            );
         }
         assert!(transfers.next_waiting().is_none());
     }

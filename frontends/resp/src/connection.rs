@@ -2,7 +2,9 @@
 
 use std::io::{self, IoSliceMut};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use spillway_serving::{CommandKind, Recorder};
 use spillway_wire::resp::{Decoder, Step};
 
 use crate::arguments::{Arguments, Arrived};
@@ -45,6 +47,21 @@ impl Coming {
     }
 }
 
+/// Measures the commands of one turn.
+struct Watch<'a> {
+    recorder: &'a Recorder,
+    /// The end of the last command.
+    began: Instant,
+}
+
+impl Watch<'_> {
+    /// The time since the last lap.
+    fn lap(&mut self) -> Duration {
+        let end = Instant::now();
+        end - std::mem::replace(&mut self.began, end)
+    }
+}
+
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -58,6 +75,8 @@ pub struct Connection {
     coming: Option<Coming>,
     arrived: Vec<Option<Arrived>>,
     reading: Option<Reading>,
+    /// How long earlier turns have worked on the command that is not complete.
+    worked: Duration,
 }
 
 impl Connection {
@@ -71,6 +90,7 @@ impl Connection {
             coming: None,
             arrived: Vec::new(),
             reading: None,
+            worked: Duration::ZERO,
         }
     }
 
@@ -105,21 +125,33 @@ impl Connection {
 
     /// Executes the commands that have arrived, as long as there is room for replies. True if more can be done before
     /// further bytes arrive.
-    pub fn process(&mut self, shared: &Shared, now_ms: u64) -> bool {
+    pub fn process(&mut self, shared: &Shared, recorder: &Recorder, now_ms: u64) -> bool {
+        let mut watch = Watch { recorder, began: Instant::now() };
+        let more = self.turn(shared, &mut watch, now_ms);
+        if self.coming.is_some() {
+            self.worked += watch.lap();
+        }
+        more
+    }
+
+    fn turn(&mut self, shared: &Shared, watch: &mut Watch<'_>, now_ms: u64) -> bool {
         for _ in 0..TURN_COMMANDS {
             if self.session.ends {
                 return false;
             }
             if let Some(reading) = &mut self.reading {
-                if !reading.go_on(&mut self.output, now_ms) {
+                let is_complete = reading.go_on(&mut self.output, now_ms);
+                self.worked += watch.lap();
+                if !is_complete {
                     return true;
                 }
                 self.reading = None;
+                watch.recorder.record(CommandKind::Get, std::mem::take(&mut self.worked));
             }
             if self.output.is_full() {
                 return true;
             }
-            if !self.take() || !self.step(shared, now_ms) {
+            if !self.take() || !self.step(shared, watch, now_ms) {
                 return false;
             }
         }
@@ -147,11 +179,15 @@ impl Connection {
     }
 
     /// Decodes the next part of a command. True if the input may hold more.
-    fn step(&mut self, shared: &Shared, now_ms: u64) -> bool {
+    fn step(&mut self, shared: &Shared, watch: &mut Watch<'_>, now_ms: u64) -> bool {
         match self.decoder.decode(self.input.bytes()) {
             Ok(Step::Command(used)) => {
                 if !self.decoder.arguments().is_empty() {
-                    self.run(used, shared, now_ms);
+                    let kind = self.run(used, shared, now_ms);
+                    self.worked += watch.lap();
+                    if self.reading.is_none() {
+                        watch.recorder.record(kind, std::mem::take(&mut self.worked));
+                    }
                 }
                 self.input.consume(used);
                 self.arrived.clear();
@@ -207,7 +243,8 @@ impl Connection {
         });
     }
 
-    fn run(&mut self, used: usize, shared: &Shared, now_ms: u64) {
+    /// Executes the command in the input's first `used` bytes. Gives what it does.
+    fn run(&mut self, used: usize, shared: &Shared, now_ms: u64) -> CommandKind {
         shared.counters.commands.fetch_add(1, Ordering::Relaxed);
         let (before, mark) = (self.session.replies, self.output.mark());
         if before == Replies::Skip {
@@ -222,7 +259,7 @@ impl Connection {
             now_ms,
             reading: &mut self.reading,
         };
-        call.run();
+        let kind = call.run();
         let is_meant = match before {
             Replies::On => true,
             Replies::Off | Replies::Skip | Replies::Skipped => self.session.replies == Replies::On,
@@ -234,5 +271,6 @@ impl Connection {
         if self.session.replies == Replies::Skipped {
             self.session.replies = Replies::On;
         }
+        kind
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use spillway_serving::{CommandKind, Latencies};
 use spillway_store::Store;
 use spillway_types::{Access, ClientId};
 
@@ -53,6 +54,10 @@ pub struct Counters {
     pub commands: AtomicU64,
 }
 
+/// The kinds of commands.
+const COMMANDS: &[CommandKind] =
+    &[CommandKind::Get, CommandKind::Put, CommandKind::Remove, CommandKind::Other];
+
 /// The state that all connections share.
 pub struct Shared {
     /// The databases of all clients.
@@ -67,6 +72,8 @@ pub struct Shared {
     pub sessions: Sessions,
     /// Counters.
     pub counters: Counters,
+    /// The latencies of commands.
+    pub latencies: Arc<Latencies>,
     /// The time at which the server began.
     pub began: Instant,
 }
@@ -87,6 +94,7 @@ impl Shared {
             config,
             sessions: Sessions::default(),
             counters: Counters::default(),
+            latencies: Arc::new(Latencies::new(COMMANDS)),
             began: Instant::now(),
         }
     }

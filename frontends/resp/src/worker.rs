@@ -11,6 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+use spillway_serving::Recorder;
 use spillway_types::Seldom;
 
 use crate::connection::Connection;
@@ -121,6 +122,7 @@ pub struct Worker {
     again: Vec<usize>,
     /// Buffers for the connection that has its turn.
     spare: Spare,
+    recorder: Recorder,
     ticked_ms: u64,
     /// Limits log lines about failed connections.
     failures: Seldom,
@@ -140,6 +142,7 @@ impl Worker {
             epoll::EventFlags::IN | epoll::EventFlags::ET,
         )?;
         Ok(Self {
+            recorder: shared.latencies.recorder(),
             shared,
             inbox,
             epoll,
@@ -210,7 +213,7 @@ impl Worker {
         let Some(Some(served)) = self.served.get_mut(place) else { return };
         served.connection.input.lend(&mut self.spare.input);
         served.connection.output.lend(&mut self.spare.output);
-        let turned = served.turn(&self.shared, now_ms);
+        let turned = served.turn(&self.shared, &self.recorder, now_ms);
         served.connection.input.give_back(&mut self.spare.input);
         served.connection.output.give_back(&mut self.spare.output);
         match turned {
@@ -272,7 +275,12 @@ impl Worker {
 
 impl Served {
     /// Works until the connection has to wait. Gives the event to wait for; `None` at the end of the connection.
-    fn turn(&mut self, shared: &Shared, now_ms: u64) -> Result<Option<Wait>, Error> {
+    fn turn(
+        &mut self,
+        shared: &Shared,
+        recorder: &Recorder,
+        now_ms: u64,
+    ) -> Result<Option<Wait>, Error> {
         if !self.has_begun {
             let shaken = self.transport.handshake().inspect_err(|error| {
                 if matches!(error, Error::Io(error) if error.kind() == io::ErrorKind::InvalidData) {
@@ -286,7 +294,7 @@ impl Served {
         }
         let mut drained = false;
         for _ in 0..TURN_READS {
-            let more = self.connection.process(shared, now_ms);
+            let more = self.connection.process(shared, recorder, now_ms);
             if !self.send(now_ms)? {
                 return Ok(Some(Wait::Out));
             }

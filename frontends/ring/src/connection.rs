@@ -12,8 +12,10 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
 };
+use spillway_serving::{CommandKind, Latencies, Recorder};
 use spillway_store::Store;
 use spillway_types::Admitted;
+use spillway_wire::kv::io;
 use spillway_wire::nvme::Completion;
 use spillway_wire::ring::{Geometry, Hello, Reason, VERSION, WAKE, Welcome};
 
@@ -25,6 +27,12 @@ use crate::region::Region;
 
 /// Time limit for a client's hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The kinds of commands.
+pub const COMMANDS: &[CommandKind] =
+    &[CommandKind::Get, CommandKind::Put, CommandKind::Remove, CommandKind::Other];
+/// One command in so many is timed, because most take little longer than to read the clock. The metrics' help says it.
+const TIMED_EVERY: u32 = 64;
 
 /// Most commands that are started before the first of them is completed.
 const STEP: u32 = 16;
@@ -38,6 +46,7 @@ pub struct Shared {
     pub account: Account,
     pub bound: BoundPools,
     pub pollers: Pollers,
+    pub latencies: Arc<Latencies>,
     /// Distinguishes this server from all others; see [`Welcome::Granted`].
     pub instance: u64,
     /// Set when the server ends.
@@ -109,7 +118,9 @@ pub fn exchange(
     stop: &AtomicBool,
 ) -> Result<(), Ended> {
     let session = Session::new(&shared.store, admitted.client, &shared.bound);
-    Ring { shared, socket, region, session, stop, taken: 0, slept_since: None }.run()
+    let recorder = shared.latencies.recorder();
+    let (taken, slept_since, timed) = (0, None, 0);
+    Ring { shared, socket, region, session, stop, taken, slept_since, recorder, timed }.run()
 }
 
 /// A connection's grant. Dropping it returns the grant.
@@ -185,6 +196,9 @@ struct Ring<'a> {
     taken: u32,
     /// The time at which the thread ran out of commands, if it has slept since.
     slept_since: Option<Instant>,
+    recorder: Recorder,
+    /// Number of the next command that is timed.
+    timed: u32,
 }
 
 impl Ring<'_> {
@@ -210,7 +224,9 @@ impl Ring<'_> {
             if let Some(since) = self.slept_since.take() {
                 self.shared.pollers.slept(&mut poll_time, since.elapsed());
             }
-            self.step(waiting.min(STEP));
+            self.timed_step(waiting.min(STEP));
+            // One wake-up for all completions: a client on the same core would run after the first.
+            self.wake_client();
         }
         Ok(())
     }
@@ -218,6 +234,24 @@ impl Ring<'_> {
     #[inline]
     fn is_ending(&self) -> bool {
         self.stop.load(Ordering::Relaxed) || self.shared.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Executes the next `count` commands. If one of them is due to be timed, its time is that of the step: all of the
+    /// step's commands begin before the first is completed.
+    #[inline]
+    fn timed_step(&mut self, count: u32) {
+        let (start, ahead) = (self.taken, self.timed.wrapping_sub(self.taken));
+        if ahead >= count {
+            return self.step(count);
+        }
+        let kind = kind(self.region.command(self.timed).opcode);
+        let began = Instant::now();
+        self.step(count);
+        // A step can end early.
+        if self.taken.wrapping_sub(start) > ahead {
+            self.recorder.record(kind, began.elapsed());
+            self.timed = self.timed.wrapping_add(TIMED_EVERY);
+        }
     }
 
     /// Executes the next `count` commands, at most [`STEP`].
@@ -255,8 +289,6 @@ impl Ring<'_> {
             let completion = Completion { result, queue_head, queue: 1, id, status, phase: false };
             self.region.complete(number, completion);
         }
-        // One wake-up for all completions: a client on the same core would run after the first.
-        self.wake_client();
     }
 
     /// Wakes the client if it sleeps. The send may fail on a full socket, which holds wake-ups already.
@@ -310,5 +342,15 @@ impl Ring<'_> {
             Ok(_) => Err(Ended::Protocol("its socket carries bytes other than wake-ups")),
             Err(errno) => Err(errno.into()),
         }
+    }
+}
+
+/// What a command does, for the metrics.
+const fn kind(opcode: u8) -> CommandKind {
+    match opcode {
+        io::RETRIEVE | io::TAKE => CommandKind::Get,
+        io::STORE => CommandKind::Put,
+        io::DELETE | io::FLUSH_OBJECT => CommandKind::Remove,
+        _ => CommandKind::Other,
     }
 }

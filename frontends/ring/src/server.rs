@@ -17,13 +17,14 @@ use rustix::net::{
     shutdown, socket_with,
 };
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
+use spillway_serving::Latencies;
 use spillway_store::Store;
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Seldom};
 use spillway_wire::ring::Reason;
 
 use crate::account::Account;
 use crate::bound::BoundPools;
-use crate::connection::{Ended, Shared, refuse, serve};
+use crate::connection::{COMMANDS, Ended, Shared, refuse, serve};
 use crate::pollers::Pollers;
 
 /// Length of the listen queue.
@@ -163,6 +164,7 @@ impl Server {
             account: Account::default(),
             bound,
             pollers: Pollers::new(config.pollers_max, config.poll),
+            latencies: Arc::new(Latencies::new(COMMANDS)),
             stopping: AtomicBool::new(false),
         });
         let complaints = Arc::new(Complaints::new());
@@ -195,6 +197,11 @@ impl Server {
     /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.open.sockets().len()
+    }
+
+    /// The latencies of its commands, one in 64 of which is timed.
+    pub fn latencies(&self) -> &Arc<Latencies> {
+        &self.shared.latencies
     }
 }
 

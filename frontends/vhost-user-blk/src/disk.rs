@@ -29,6 +29,7 @@ use std::time::Instant;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_block_store::Stripes;
+use spillway_serving::{CommandKind, Latencies};
 use spillway_store::{PageBuf, Store};
 use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 
@@ -39,6 +40,14 @@ use crate::error::Error;
 use crate::group::{Group, runs};
 use crate::map::{BlockLocation, Map};
 
+/// The kinds of requests.
+const REQUESTS: &[CommandKind] = &[
+    CommandKind::Read,
+    CommandKind::Write,
+    CommandKind::Discard,
+    CommandKind::Flush,
+    CommandKind::Other,
+];
 /// The age of a block that was read back, which is older than all others.
 pub(crate) const READ_BACK: u32 = 0;
 
@@ -55,6 +64,7 @@ pub struct Disk {
     pub(crate) ages: Box<[AtomicU32]>,
     pub(crate) turn: AtomicU32,
     pub(crate) counters: Counters,
+    pub(crate) latencies: Arc<Latencies>,
     /// Whether writes go only to the file.
     pub(crate) closed: AtomicBool,
     opened: Instant,
@@ -96,6 +106,7 @@ impl Disk {
             ages: (0..listed).map(|_| AtomicU32::new(1)).collect(),
             turn: AtomicU32::new(1),
             counters: Counters::default(),
+            latencies: Arc::new(Latencies::new(REQUESTS)),
             closed: AtomicBool::new(false),
             opened: Instant::now(),
             said: AtomicU64::new(0),
@@ -188,6 +199,11 @@ impl Disk {
     /// Its counters.
     pub fn statistics(&self) -> DiskStatistics {
         self.counters.sample()
+    }
+
+    /// The latencies of its requests.
+    pub const fn latencies(&self) -> &Arc<Latencies> {
+        &self.latencies
     }
 
     /// Begins a new turn of the ages by which blocks are chosen for demotion.

@@ -1,5 +1,6 @@
 //! Decodes a guest's requests, from bytes that were copied first (virtio 1.2, section 5.2.6).
 
+use spillway_serving::CommandKind;
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_ID_BYTES, VIRTIO_BLK_S_IOERR, VIRTIO_BLK_S_OK, VIRTIO_BLK_S_UNSUPP,
     VIRTIO_BLK_T_DISCARD, VIRTIO_BLK_T_FLUSH, VIRTIO_BLK_T_GET_ID, VIRTIO_BLK_T_IN,
@@ -81,6 +82,17 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Request {
+    /// What it does, for the metrics.
+    pub const fn kind(self) -> CommandKind {
+        match self {
+            Self::Read(_) => CommandKind::Read,
+            Self::Write(_) => CommandKind::Write,
+            Self::Flush => CommandKind::Flush,
+            Self::Id => CommandKind::Other,
+            Self::Zero { .. } => CommandKind::Discard,
+        }
+    }
+
     /// Decodes a header. `out_bytes` is the number of bytes that follow it in the guest's memory, `in_bytes` the number
     /// that the device can write before the status.
     ///

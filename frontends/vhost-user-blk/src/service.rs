@@ -1,7 +1,9 @@
 //! Executes requests: copies between the guest's memory and the disk.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use spillway_serving::{CommandKind, Recorder};
 use spillway_store::PageBuf;
 use spillway_types::PAGE_BYTES;
 use vm_memory::GuestMemoryMmap;
@@ -47,6 +49,7 @@ impl From<Status> for Failure {
 pub struct Service {
     chain: Chain,
     mover: Mover,
+    recorder: Recorder,
 }
 
 /// Moves blocks between the disk and the guest's memory.
@@ -54,22 +57,30 @@ pub struct Service {
 struct Mover {
     disk: Arc<Disk>,
     pages: Box<[PageBuf]>,
+    /// What the present request does.
+    kind: CommandKind,
 }
 
 impl Service {
     /// A service for requests to `disk`.
     pub fn new(disk: Arc<Disk>) -> Self {
         let pages = vec![PageBuf::ZERO; GROUP_BLOCKS].into();
-        Self { chain: Chain::new(), mover: Mover { disk, pages } }
+        let recorder = disk.latencies.recorder();
+        let mover = Mover { disk, pages, kind: CommandKind::Other };
+        Self { chain: Chain::new(), mover, recorder }
     }
 
     /// Executes the request whose chain begins at `head`. Returns the number of bytes written to the guest's memory; 0
     /// if the chain is malformed.
     pub fn serve(&mut self, memory: &GuestMemoryMmap, table: DescriptorTable, head: u16) -> u32 {
-        self.try_to_serve(memory, table, head).unwrap_or_else(|malformed| {
+        let began = Instant::now();
+        self.mover.kind = CommandKind::Other;
+        let written = self.try_to_serve(memory, table, head).unwrap_or_else(|malformed| {
             self.mover.disk.count_error(&malformed.into());
             0
-        })
+        });
+        self.recorder.record(self.mover.kind, began.elapsed());
+        written
     }
 
     fn try_to_serve(
@@ -114,6 +125,7 @@ impl Mover {
         out.read(memory, &mut header)?;
         let disk_bytes = self.disk.blocks() * PAGE_BYTES as u64;
         let request = Request::parse(&header, out.left(), in_bytes, disk_bytes)?;
+        self.kind = request.kind();
         match request {
             Request::Read(span) => {
                 self.read(memory, span, chain.device_writes())?;

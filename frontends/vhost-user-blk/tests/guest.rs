@@ -266,6 +266,11 @@ fn a_guest_reads_what_it_wrote() {
     assert_eq!(guest.data(0, 20), b"swap-of-a-guest-with");
     assert_eq!(guest.ask(IN, BLOCKS * 8, &[], 512), 1, "beyond the end");
     assert_eq!(guest.ask(77, 0, &[], 512), 2, "no such request");
+    let latencies = host.disk.latencies().histograms().into_iter();
+    let counts: Vec<(&str, u64)> =
+        latencies.map(|(kind, it)| (kind.name(), it.counts.iter().sum())).collect();
+    let expected = [("read", 4), ("write", 2), ("discard", 2), ("flush", 1), ("other", 3)];
+    assert_eq!(counts, expected, "each request is timed");
     drop(frontend);
 }
 

@@ -2,6 +2,7 @@
 
 use spillway_types::Statistics;
 
+use crate::command::CommandSample;
 use crate::guests::{SectionsSample, VmSample};
 use crate::info::BuildSample;
 use crate::metric::{Metric, counter, gauge, pages};
@@ -22,6 +23,8 @@ pub struct Sample {
     pub policy: PolicySample,
     /// Refused connections.
     pub refused: RefusedSample,
+    /// The commands of each front end.
+    pub commands: Vec<CommandSample>,
     /// Each client.
     pub clients: Vec<ClientSample>,
     /// Each paged program of this host; its counters are those of its local frames.

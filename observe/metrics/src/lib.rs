@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod catalogue;
+mod command;
 mod guests;
 mod info;
 mod metric;
@@ -19,6 +20,7 @@ pub use catalogue::{
     ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample, SharingSample,
     StoreDiskSample, StoreSample,
 };
+pub use command::CommandSample;
 pub use guests::{SectionsSample, VmSample};
 pub use info::BuildSample;
 pub use metric::{Kind, Metric};

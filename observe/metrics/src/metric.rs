@@ -9,6 +9,8 @@ pub enum Kind {
     Counter,
     /// It rises and falls.
     Gauge,
+    /// Counts of values up to each of several bounds.
+    Histogram,
 }
 
 /// The unit of a raw value.

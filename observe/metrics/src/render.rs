@@ -5,6 +5,7 @@ use std::fmt::Write;
 use crate::catalogue::{
     CLIENT, DISK, LEND, LEND_DEVICE, LEND_PEER, LendSample, PROGRAM, STORE, Sample,
 };
+use crate::command::{COMMAND, histogram};
 use crate::guests::{SECTIONS, SectionsSample, VM};
 use crate::info::{BUILD, BuildSample};
 use crate::metric::{Kind, Metric, Scale};
@@ -20,6 +21,7 @@ impl Kind {
         match self {
             Self::Counter => "counter",
             Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
         }
     }
 }
@@ -53,6 +55,14 @@ pub fn render(sample: &Sample) -> String {
     for metric in &REFUSED {
         head(&mut out, metric);
         line(&mut out, metric, "", (metric.value)(&sample.refused));
+    }
+    for metric in &COMMAND {
+        head(&mut out, metric);
+        for sample in &sample.commands {
+            for (kind, latencies) in &sample.latencies {
+                histogram(&mut out, metric, (sample.front_end, *kind), latencies);
+            }
+        }
     }
     for metric in &CLIENT {
         head(&mut out, metric);
@@ -188,6 +198,13 @@ pub fn document() -> String {
     table(&mut out, &POLICY);
     out.push_str("\n## Refused connections\n\n");
     table(&mut out, &REFUSED);
+    out.push_str(
+        "\n## Commands\n\nThe label `frontend` is `ring`, `nvme-tcp`, `nbd`, `resp` or `vhost-user-blk`. The label `command`\n\
+         is the kind of command: `get`, `put` and `remove` of values, `read`, `write`, `discard` and `flush`\n\
+         of blocks, or `other`. A long value or range that its peer sends or receives in parts counts once,\n\
+         with the sum of the times of its parts.\n\n",
+    );
+    table(&mut out, &COMMAND);
     out.push_str("\n## Each client\n\nThe label `client` is its name.\n\n");
     table(&mut out, &CLIENT);
     out.push_str("\n## Each paged program\n\nThe label `program` is its name.\n\n");
@@ -224,10 +241,12 @@ fn rows<T>(out: &mut String, metrics: &[Metric<T>]) {
 mod tests {
     use std::collections::HashSet;
 
+    use spillway_serving::{CommandKind, LatencyHistogram};
     use spillway_test_support::documents;
 
     use super::*;
     use crate::catalogue::{ClientSample, LendDeviceSample, LendPeerSample};
+    use crate::command::CommandSample;
     use crate::guests::VmSample;
 
     #[test]
@@ -238,6 +257,7 @@ mod tests {
             .chain(PROCESS.iter().map(|m| (m.name, m.kind)))
             .chain(POLICY.iter().map(|m| (m.name, m.kind)))
             .chain(REFUSED.iter().map(|m| (m.name, m.kind)))
+            .chain(COMMAND.iter().map(|m| (m.name, m.kind)))
             .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
             .chain(PROGRAM.iter().map(|m| (m.name, m.kind)))
             .chain(DISK.iter().map(|m| (m.name, m.kind)))
@@ -277,7 +297,13 @@ mod tests {
         let page = document();
         let rows: Vec<_> = page.lines().filter(|line| line.starts_with("| `")).collect();
         let rows = rows.join("\n");
-        let catalogue = named_in(&rows);
+        let mut catalogue: HashSet<_> = named_in(&rows).into_iter().map(String::from).collect();
+        for metric in &COMMAND {
+            // Prometheus knows a histogram only by these names.
+            catalogue.remove(metric.name);
+            let parts = ["bucket", "sum", "count"].map(|part| format!("{}_{part}", metric.name));
+            catalogue.extend(parts);
+        }
         for (path, least) in [("prometheus/spillway.rules.yml", 25), ("grafana/spillway.json", 40)]
         {
             let path = format!("{}/../../packaging/{path}", env!("CARGO_MANIFEST_DIR"));
@@ -343,6 +369,45 @@ mod tests {
                 assert!(text.contains(&line), "{line} in {text}");
             }
         }
+    }
+
+    #[test]
+    fn latencies_are_a_histogram_of_prometheus() {
+        let mut latencies = LatencyHistogram::default();
+        for (bucket, count) in [(0, 5), (2, 1), (12, 1), (14, 2)] {
+            latencies.counts[bucket] = count;
+        }
+        latencies.sum_ns = 31_000_007_001;
+        let commands =
+            CommandSample { front_end: "nbd", latencies: vec![(CommandKind::Read, latencies)] };
+        let text = render(&Sample { commands: vec![commands], ..Sample::default() });
+        let expected = [
+            "# TYPE spillway_command_duration_seconds histogram",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.000001\"} 5",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.000003\"} 5",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.00001\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.00003\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.0001\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.0003\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.001\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.003\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.01\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.03\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.1\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"0.3\"} 6",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"1\"} 7",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"10\"} 7",
+            "_bucket{frontend=\"nbd\",command=\"read\",le=\"+Inf\"} 9",
+            "_sum{frontend=\"nbd\",command=\"read\"} 31.000007001",
+            "_count{frontend=\"nbd\",command=\"read\"} 9",
+        ];
+        let name = "spillway_command_duration_seconds";
+        let lines: Vec<_> = text
+            .lines()
+            .filter(|line| line.contains(name) && !line.starts_with("# HELP"))
+            .map(|line| line.strip_prefix(name).unwrap_or(line))
+            .collect();
+        assert_eq!(lines, expected);
     }
 
     #[test]

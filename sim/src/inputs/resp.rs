@@ -58,6 +58,7 @@ pub fn read(bytes: &[u8]) {
         _ => Origin::Stranger,
     };
     let mut connection = Connection::new(Session::new(1, origin, Described::default()));
+    let recorder = shared.latencies.recorder();
     let begun = connection.session.begin(&shared);
     assert!(begun.is_ok(), "the database of the first command is there");
     connection.begun();
@@ -69,7 +70,7 @@ pub fn read(bytes: &[u8]) {
         room[..piece.len()].copy_from_slice(piece);
         connection.input.filled(piece.len());
         now_ms += u64::from(choice);
-        while connection.process(&shared, now_ms) {
+        while connection.process(&shared, &recorder, now_ms) {
             let sent =
                 connection.output.send(|parts| Ok(parts.iter().map(|part| part.len()).sum()));
             assert!(matches!(sent, Ok(true)));

@@ -1,8 +1,13 @@
 //! The metrics of a daemon that runs in its sandbox.
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+
+use spillway_client::{Ring, RingOptions, Store};
+use spillway_test_support::wait::until;
+use spillway_types::{Key, PoolSpec, Put};
 
 use crate::daemon::{Daemon, TOKEN, address, answer, ask};
 
@@ -68,4 +73,54 @@ fn the_policy_and_what_it_goes_by_are_shown() {
     ] {
         assert_eq!(value(dir.path(), name), expected, "{name}");
     }
+}
+
+#[test]
+fn commands_of_each_front_end_are_timed() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let settings = [
+        format!("listen.dir={}", run.display()),
+        "listen.resp=resp.sock".into(),
+        "store.capacity=64M".into(),
+        "unnamed.users=all".into(),
+    ];
+    let settings: Vec<_> = settings.into_iter().flat_map(|it| ["--set".to_owned(), it]).collect();
+    let daemon = Daemon::start_with(dir.path(), &settings);
+    daemon.line(&[" ready "]);
+    let name = |part: &str, front_end: &str, command: &str, bound: &str| {
+        let labels = format!("frontend=\"{front_end}\",command=\"{command}\"{bound}");
+        format!("spillway_command_duration_seconds_{part}{{{labels}}}")
+    };
+    let count = |front_end, command| value(dir.path(), &name("count", front_end, command, ""));
+
+    let mut resp = UnixStream::connect(run.join("resp.sock")).unwrap();
+    for (command, reply) in
+        [("SET a 1", "+OK\r\n"), ("GET a", "$1\r\n1\r\n"), ("PING", "+PONG\r\n")]
+    {
+        resp.write_all(format!("{command}\r\n").as_bytes()).unwrap();
+        let mut got = vec![0; reply.len()];
+        resp.read_exact(&mut got).unwrap();
+        assert_eq!(String::from_utf8(got).unwrap(), reply);
+    }
+    for (command, times) in [("get", 1.0), ("put", 1.0), ("remove", 0.0), ("other", 1.0)] {
+        assert_eq!(count("resp", command), times, "{command}");
+    }
+    let all = value(dir.path(), &name("bucket", "resp", "get", ",le=\"+Inf\""));
+    assert_eq!(all, 1.0);
+    assert!(value(dir.path(), &name("sum", "resp", "get", "")) > 0.0);
+
+    // One command in 64.
+    let options = RingOptions { depth: 1, connections_max: 1, ..RingOptions::default() };
+    let ring = Ring::connect_with(&run.join("spillway.sock"), options).unwrap();
+    let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
+    for index in 0..640 {
+        assert_eq!(ring.put(pool, Key::new(1, index), &[1; 100]).unwrap(), Put::Stored);
+    }
+    let timed = ["get", "put", "remove", "other"];
+    // The last one may be recorded after its answer.
+    until("the ring's commands to be timed", || count("ring", "put") >= 9.0);
+    let sum: f64 = timed.into_iter().map(|command| count("ring", command)).sum();
+    assert!((10.0..=12.0).contains(&sum) && count("ring", "put") <= 11.0, "{sum}");
+    assert_eq!(count("nbd", "read"), 0.0);
 }

@@ -8,10 +8,10 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use spillway_serving::Complaints;
 use spillway_tls::ServerSettings;
 use spillway_types::Peer;
 
-use super::complaints::Complaints;
 use super::open_connections::OpenConnections;
 use super::transport::Transport;
 use crate::error::Error;
@@ -38,7 +38,7 @@ impl Shared {
             connections: OpenConnections::new(target.config.connections_max),
             target,
             tls,
-            complaints: Complaints::default(),
+            complaints: Complaints::new("NVMe/TCP"),
             threads: Mutex::default(),
             stop: event()?,
             stopping: AtomicBool::new(false),
@@ -64,7 +64,7 @@ impl Shared {
 
     /// Whether a line about an error of this peer may be logged now.
     pub(super) fn may_complain(&self, peer: SocketAddr) -> bool {
-        self.complaints.line(Peer::at(peer.ip()), self.now_ms())
+        self.complaints.line(Peer::at(peer.ip()))
     }
 
     /// Waits until the socket is ready for `events`, at most `wait_ms`.

@@ -403,3 +403,63 @@ fn a_controller_describes_itself() {
     let result = ConnectResult { controller: id, authenticate: false };
     assert_eq!(ConnectResult::decode(result.encode()), result);
 }
+
+#[test]
+fn commands_are_timed_by_kind() {
+    const MIB: u32 = 1 << 20;
+    let world = World::new();
+    let (mut admin, controller) = world.admin(POOLS, ALICE);
+    let pool = create_pool(&mut admin, PoolSpec::PERSISTENT);
+    let mut io = world.io(POOLS, ALICE, controller);
+    for (index, bytes) in [(1, 4096), (2, MIB)] {
+        let command = kv::store(io.id(), pool, Key::new(1, index), bytes);
+        assert!(io.ask(command, &vec![1; bytes as usize]).0.status.is_success());
+    }
+    // Found or not, and with a short or long answer or room for one.
+    for (index, room) in [(1, 4096), (2, MIB), (1, MIB), (3, MIB), (3, 4096)] {
+        get(&mut io, pool, Key::new(1, index), room);
+    }
+    let command = kv::with_key(kv::io::DELETE, io.id(), pool, Key::new(1, 1));
+    assert!(io.ask(command, &[]).0.status.is_success());
+
+    let (mut admin, controller) = world.admin(BLOCKS, ALICE);
+    let [namespace] = namespaces(&mut admin)[..] else { panic!("not one namespace") };
+    let mut io = world.io(BLOCKS, ALICE, controller);
+    for (opcode, blocks) in [
+        (block::WRITE, 1),
+        (block::WRITE, 40),
+        (block::READ, 1),
+        (block::READ, 2),
+        (block::READ, 40),
+        (block::COMPARE, 1),
+    ] {
+        let mut command = Command::new(opcode, io.id(), namespace);
+        command.data.bytes = blocks * 4096;
+        command.cdw12 = blocks - 1;
+        let data = if opcode == block::READ { vec![] } else { vec![3; blocks as usize * 4096] };
+        assert!(io.ask(command, &data).0.status.is_success(), "{opcode} {blocks}");
+    }
+    for opcode in [block::FLUSH, block::WRITE_ZEROES] {
+        let command = Command::new(opcode, io.id(), namespace);
+        assert!(io.ask(command, &[]).0.status.is_success(), "{opcode}");
+    }
+    let counts: Vec<(&str, u64)> = world
+        .target
+        .latencies()
+        .histograms()
+        .into_iter()
+        .map(|(kind, histogram)| (kind.name(), histogram.counts.iter().sum()))
+        .collect();
+    let (other, counts) = counts.split_last().unwrap();
+    assert!(other.0 == "other" && other.1 >= 1, "{other:?}");
+    let expected = [
+        ("get", 5),
+        ("put", 2),
+        ("remove", 1),
+        ("read", 3),
+        ("write", 2),
+        ("discard", 1),
+        ("flush", 1),
+    ];
+    assert_eq!(counts, expected);
+}

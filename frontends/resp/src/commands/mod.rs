@@ -13,6 +13,8 @@ mod table;
 
 use std::sync::Arc;
 
+use spillway_serving::CommandKind;
+
 use crate::arguments::Arguments;
 use crate::database::{Database, LockedKey};
 use crate::output::Output;
@@ -22,7 +24,8 @@ use crate::shared::Shared;
 use crate::trouble::{Refused, Trouble, until_zero};
 
 pub use strings::Reading;
-pub use table::{find, takes_long};
+pub use table::takes_long;
+use table::{Command, find};
 
 /// Most bytes of an unknown name, and of the arguments behind it, that an error shows.
 const SHOWN_BYTES: usize = 128;
@@ -48,18 +51,18 @@ pub struct Call<'a> {
 pub type Outcome = Result<(), Refused>;
 
 impl Call<'_> {
-    /// Executes the command. A refusal becomes its reply.
-    pub fn run(&mut self) {
-        let mark = self.output.mark();
-        if let Err(Refused(line)) = self.dispatch() {
+    /// Executes the command, and gives what it does. A refusal becomes its reply.
+    pub fn run(&mut self) -> CommandKind {
+        let (mark, command) = (self.output.mark(), find(self.arguments.get(0)));
+        if let Err(Refused(line)) = self.dispatch(command) {
             self.output.forget_from(mark);
             self.output.reply().error(&line);
         }
+        command.map_or(CommandKind::Other, Command::kind)
     }
 
-    fn dispatch(&mut self) -> Outcome {
-        let name = self.arguments.get(0);
-        let Some(command) = find(name) else {
+    fn dispatch(&mut self, command: Option<&'static Command>) -> Outcome {
+        let Some(command) = command else {
             return Err(self.unknown());
         };
         if !command.takes(self.arguments.count()) {

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use spillway_serving::CommandKind;
+
 use super::{
     Call, Outcome, connection, expiry, info, keys, listing, numbers, parts, server, strings,
 };
@@ -41,6 +43,16 @@ impl Command {
     pub const fn takes(&self, count: usize) -> bool {
         let count = count as i64;
         if self.arity < 0 { count >= -self.arity as i64 } else { count == self.arity as i64 }
+    }
+
+    /// What it does, for the metrics.
+    pub fn kind(&self) -> CommandKind {
+        match self.group {
+            "string" if self.flags.contains(&"denyoom") => CommandKind::Put,
+            "string" => CommandKind::Get,
+            _ if ["del", "unlink"].contains(&self.name) => CommandKind::Remove,
+            _ => CommandKind::Other,
+        }
     }
 
     /// Whether unauthenticated connections may use the command.

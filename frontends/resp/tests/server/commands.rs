@@ -510,3 +510,30 @@ fn mistakes_are_told_as_by_redis() {
     let line = b"-ERR unknown command 'no\xff ', with args beginning with: 'x' \r\n";
     assert_eq!(client.bytes(), line);
 }
+
+#[test]
+fn commands_are_timed_by_kind() {
+    let shared = server(64 << 20);
+    let mut client = TestClient::new(&shared);
+    for line in ["SET a 1", "GET a", "GET b", "EXISTS a", "INCR a", "DEL a", "KEYS *", "NONSENSE"] {
+        client.say(line);
+    }
+    // Long values: one that arrives in parts, and one that leaves in parts.
+    client.ask(&[b"SET", b"long", &value(MIB, 1)]);
+    client.say("GET long");
+    let histograms = shared.latencies.histograms().into_iter();
+    let counts: Vec<(&str, u64)> =
+        histograms.map(|(kind, it)| (kind.name(), it.counts.iter().sum())).collect();
+    assert_eq!(counts, [("get", 3), ("put", 3), ("remove", 1), ("other", 3)]);
+
+    // Its values leave in parts, and it is timed when the last one is read.
+    let gets = || shared.latencies.histograms()[0].1.counts.iter().sum::<u64>();
+    let line = [b"MGET".as_slice(), &b" long".repeat(20), b"\r\n"].concat();
+    client.connection.input.room(line.len())[..line.len()].copy_from_slice(&line);
+    client.connection.input.filled(line.len());
+    let recorder = shared.latencies.recorder();
+    assert!(client.connection.process(&shared, &recorder, client.now_ms));
+    assert_eq!(gets(), 3, "some values are left");
+    client.feed(b"PING\r\n", usize::MAX);
+    assert_eq!(gets(), 4);
+}

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use spillway_resp::{Config, Connection, Described, Origin, Session, Shared};
+use spillway_serving::Recorder;
 use spillway_store::{ClientConfig, ClientId, Lifetime, Store};
 use spillway_test_support::access::OneClient;
 use spillway_types::Identity;
@@ -53,6 +54,7 @@ impl Reply {
 pub struct TestClient {
     shared: Arc<Shared>,
     pub connection: Connection,
+    recorder: Recorder,
     pub now_ms: u64,
     replies: Vec<u8>,
 }
@@ -74,6 +76,7 @@ impl TestClient {
         Self {
             shared: Arc::clone(shared),
             connection: Connection::new(session),
+            recorder: shared.latencies.recorder(),
             now_ms: 1_700_000_000_000,
             replies: Vec::new(),
         }
@@ -105,7 +108,7 @@ impl TestClient {
 
     fn process(&mut self) {
         loop {
-            let more = self.connection.process(&self.shared, self.now_ms);
+            let more = self.connection.process(&self.shared, &self.recorder, self.now_ms);
             let replies = &mut self.replies;
             // A limit for each call, so that values are sent in parts.
             let take = |parts: &[IoSlice<'_>]| {
