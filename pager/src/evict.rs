@@ -37,28 +37,12 @@ const BATCH_PAGES: usize = 128;
 /// Pages that the evictor packs at a time when nothing is to be evicted.
 const PACK_PAGES: usize = 64;
 
-/// Resident pages of a window, and their entries: the pages that may leave, or whose absence is checked.
-pub(crate) struct Victims<'a> {
-    /// Where the window begins.
-    pub(crate) address: usize,
-    pub(crate) leaf: &'a Leaf,
-    /// The place of the window's first page in the leaf.
-    pub(crate) first: usize,
-    /// One bit a page.
-    pub(crate) claimed: u64,
-}
-
-impl Victims<'_> {
-    /// The claimed pages, by their numbers in the window.
-    pub(crate) fn pages(&self) -> impl Iterator<Item = usize> {
-        let claimed = self.claimed;
-        (0..WINDOW_PAGES).filter(move |page| claimed & 1 << page != 0)
-    }
-}
-
-/// First address after the window of this one.
-pub(crate) const fn window_end(address: usize) -> usize {
-    (address / WINDOW_BYTES + 1) * WINDOW_BYTES
+/// The resident pages of a window, one bit a page, and their entries.
+struct Victims<'a> {
+    address: usize,
+    leaf: &'a Leaf,
+    first: usize,
+    claimed: u64,
 }
 
 impl Pager {
@@ -290,7 +274,7 @@ impl Pager {
                 *hand = leaf_end(at);
                 continue;
             }
-            let end = window_end(at).min(region.end);
+            let end = ((at / WINDOW_BYTES + 1) * WINDOW_BYTES).min(region.end);
             *hand = end;
             if self.holds.overlap(at, end) {
                 continue;
@@ -308,7 +292,7 @@ impl Pager {
     }
 
     /// Marks the resident pages of a part of a window as leaving, except those in `kept`.
-    pub(crate) fn claim(leaf: &Leaf, from: usize, end: usize, kept: u64) -> Victims<'_> {
+    fn claim(leaf: &Leaf, from: usize, end: usize, kept: u64) -> Victims<'_> {
         let first = place(from) / WINDOW_PAGES * WINDOW_PAGES;
         let address = from / WINDOW_BYTES * WINDOW_BYTES;
         let mut victims = Victims { address, leaf, first, claimed: 0 };
@@ -394,7 +378,10 @@ impl Pager {
             self.broken();
         }
         let mut moved = 0;
-        for page in victims.pages() {
+        let mut left = victims.claimed;
+        while left != 0 {
+            let page = left.trailing_zeros() as usize;
+            left &= left - 1;
             let address = victims.address + page * PAGE_SIZE;
             let at = victims.first + page;
             let slot = usize::from(window) * WINDOW_PAGES + page;
@@ -409,23 +396,18 @@ impl Pager {
                 victims.leaf.resident.fetch_sub(1, Ordering::Relaxed);
                 Entry::new(PageState::Pooled, slot as u64)
             } else {
-                self.count_off(victims.leaf, seen)
+                if handle != 0 {
+                    self.flush(handle);
+                }
+                victims.leaf.resident.fetch_sub(1, Ordering::Relaxed);
+                self.uncharge(1);
+                Entry::NONE
             };
             if victims.leaf.settle(at, new) {
                 self.main().wake(address, PAGE_SIZE);
             }
         }
         moved
-    }
-
-    /// Counts off a claimed page that is not there any more, and gives its new entry.
-    pub(crate) fn count_off(&self, leaf: &Leaf, seen: Entry) -> Entry {
-        if seen.has(Entry::CLEAN) {
-            self.flush(seen.handle());
-        }
-        leaf.resident.fetch_sub(1, Ordering::Relaxed);
-        self.uncharge(1);
-        Entry::NONE
     }
 
     /// Whether a page lies in a staging slot, resident there or not: the kernel may have swapped it. Asked by
