@@ -20,8 +20,7 @@ const STARTED: u32 = u32::MAX;
 const ABANDONED: u32 = u32::MAX - 1;
 /// How long the parent sleeps before it checks whether the child was killed.
 const CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// The most checks: ten seconds in all, because a debugger can hold the child for as long as it likes. On a busy machine a
-/// child with its pager took more than one.
+/// The most checks: ten seconds in all, enough for a busy machine. A debugger can hold the child for as long as it likes.
 const CHECKS_MAX: usize = 1000;
 /// `__WALL`: also children that raise no SIGCHLD.
 const WALL: u32 = 0x4000_0000;
@@ -61,8 +60,8 @@ impl ChildStart {
             && self.settle(errno.raw_os_error().cast_unsigned())
     }
 
-    /// In the parent: waits until the child has its pager, for at most ten seconds. Waits for the end of a child that has
-    /// none.
+    /// In the parent: waits until the child has its pager, for at most ten seconds. Waits for the end of a child that
+    /// has none.
     ///
     /// # Errors
     /// Why the child has no pager.
