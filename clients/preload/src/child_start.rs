@@ -20,7 +20,7 @@ const STARTED: u32 = u32::MAX;
 const ABANDONED: u32 = u32::MAX - 1;
 /// How long the parent sleeps before it checks whether the child was killed.
 const CHECK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
-/// The most checks: ten seconds in all, enough for a busy machine. A debugger can hold the child for as long as it likes.
+/// The most checks: ten seconds in all, enough for a busy machine. A debugger can hold the child as long as it likes.
 const CHECKS_MAX: usize = 1000;
 /// `__WALL`: also children that raise no SIGCHLD.
 const WALL: u32 = 0x4000_0000;
