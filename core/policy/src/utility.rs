@@ -58,7 +58,7 @@ const HELD_MAX: f64 = 3.0;
 const PUTS_FOR_GET_MIN: f64 = 0.05;
 /// A client is owed its share when its progress is below this part of the rate with that share.
 const DUE: f64 = 0.95;
-/// Divisor of the share: a client may get this part of its share beyond the pages that it holds and puts.
+/// Divisor of the share: a client may get this part of its share beyond the pages that it holds, puts and misses.
 const AHEAD_PART: u64 = 8;
 /// Margin on the number of live pages, because the sample has an error.
 const MARGIN: f64 = 1.05;
