@@ -319,6 +319,8 @@ def measure(side, trace, seconds, rate):
         for phase in measured["phases"]:
             phase["page_misses_per_second"] = samples.between(phase["began_s"], phase["ended_s"])
         return {"side": side.name, **measured, "memory_bytes": memory, **side.end()}
+    except lab.Ended:
+        raise
     except SystemExit as failure:
         if side.was_killed():
             raise Killed from failure
