@@ -96,12 +96,15 @@ class Server:
             self.module = ["--loadmodule", MODULE, "url", f"ring:{daemon.dir}/spillway.sock", *arguments]
         self.start()
 
-    def start(self, module=True):
-        line = [self.program, "--port", 0, "--unixsocket", self.path, "--dir", lab.WORK, "--save", "",
+    def line(self, module=True):
+        """The command line of the server."""
+        return [self.program, "--port", 0, "--unixsocket", self.path, "--dir", lab.WORK, "--save", "",
                 "--dbfilename", self.dump.name, "--appenddirname", f"{self.name}.aof", "--logfile", self.log,
                 "--enable-debug-command", "yes", "--enable-module-command", "yes", *self.options,
                 *(self.module if module else [])]
-        self.process = lab.start(line)
+
+    def start(self, module=True):
+        self.process = lab.start(self.line(module))
         self.client = lab.connect(Client, self.path)
         lab.until(lambda: not isinstance(self.client.attempt("GET", ""), Failed), f"{self.name} to load")
         return self.client

@@ -230,6 +230,13 @@ impl DataType for Value {
 
     fn load(source: &Source<'_>, version: c_int) -> Option<Self> {
         if version != Self::VERSION {
+            log(
+                Level::Warning,
+                &format!(
+                    "a value of spillwayv is of version {version}; this module reads version {}",
+                    Self::VERSION
+                ),
+            );
             return None;
         }
         let length = source.number().filter(|&length| length <= VALUE_BYTES_MAX)? as usize;

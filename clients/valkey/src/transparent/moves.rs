@@ -6,7 +6,7 @@ use crate::value::Value;
 /// Digits of the longest number that the server stores within the key's object, the sign included.
 const NUMBER_BYTES_MAX: usize = 20;
 /// The longest string that the server stores within its object, until a command changes it.
-const EMBEDDED_BYTES_MAX: usize = 44;
+pub const EMBEDDED_BYTES_MAX: usize = 44;
 
 /// Moves a string to the store. Returns whether it moved.
 pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
@@ -41,7 +41,7 @@ pub fn send_away(context: &Context<'_>, name: &Text<'_>) -> bool {
 }
 
 /// The server's encoding of a string.
-fn encoding(context: &Context<'_>, name: &Text<'_>) -> Option<Vec<u8>> {
+pub fn encoding(context: &Context<'_>, name: &Text<'_>) -> Option<Vec<u8>> {
     let reply = context.call(c"OBJECT", &[b"ENCODING", name.bytes()]);
     reply.as_ref().and_then(|reply| reply.whole().bytes()).map(<[u8]>::to_vec)
 }

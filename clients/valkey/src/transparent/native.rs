@@ -4,13 +4,16 @@ use std::ffi::{CStr, c_int};
 
 use super::back::{bring_back, bring_back_keys, put_back};
 use super::many;
+use super::moves::{EMBEDDED_BYTES_MAX, encoding};
 use super::patterns::{bring_back_for_digest, bring_back_for_migrate, bring_back_for_sort};
 use super::pressure;
 use super::table::{LETTING_IN, NATIVES, Native, Need, find};
 use super::users;
 use crate::deadline::Deadline;
 use crate::fetch::wait_for;
-use crate::server::{Arity, Command, Context, Key, Kind, OwnText, Text, Told, register_for_native};
+use crate::server::{
+    Arity, Command, Context, Found, Key, Kind, OwnText, Text, Told, register_for_native,
+};
 use crate::spill::spill;
 use crate::value::{HOT_USES, Value};
 
@@ -73,14 +76,18 @@ impl Command for Forwarded {
     }
 }
 
-/// How a command is propagated. A SORT without STORE is not. A change of a missing key keeps the server's own name: the
-/// key is missing elsewhere too.
+/// Where a HyperLogLog says that its last count is out of date: in this bit of this byte.
+const OUTDATED: (usize, u8) = (15, 1 << 7);
+
+/// How a command is propagated. A SORT without STORE is not, nor a PFCOUNT that stores no count. A change of a missing
+/// key keeps the server's own name: the key is missing elsewhere too.
 fn told(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Told {
     let stores = |text: &Text<'_>| text.bytes().eq_ignore_ascii_case(b"store");
     let absent =
         |name: &Text<'_>| matches!(Key::peek(context, name).kind::<Value>(), Kind::Nothing);
     match (native.need, native.told) {
         (Need::Patterns, _) if !arguments.iter().any(stores) => Told::Never,
+        _ if native.name == c"pfcount" && !stores_count(context, arguments) => Told::Never,
         (Need::Keys, Told::UnderOurName | Told::UnderOurNameIfWritten)
             if keys(native.keys, arguments).iter().all(absent) =>
         {
@@ -88,6 +95,19 @@ fn told(context: &Context<'_>, native: &Native, arguments: &[Text<'_>]) -> Told 
         }
         _ => native.told,
     }
+}
+
+/// Whether a PFCOUNT stores the count that it gives.
+fn stores_count(context: &Context<'_>, arguments: &[Text<'_>]) -> bool {
+    let [_, name] = arguments else { return false };
+    let key = Key::peek(context, name);
+    let Kind::Plain(bytes) = key.kind::<Value>() else { return false };
+    // Accessing the bytes would change the encoding. If it is a HyperLogLog, the command itself changes the encoding.
+    if bytes <= EMBEDDED_BYTES_MAX && encoding(context, name).as_deref() != Some(b"raw") {
+        return true;
+    }
+    let (at, bit) = OUTDATED;
+    matches!(key.find::<Value>(), Found::Plain(bytes) if bytes.get(at).is_some_and(|byte| byte & bit != 0))
 }
 
 /// The arguments that are keys.

@@ -90,7 +90,7 @@ natives! {
     "lcs" AtLeast(3) "readonly" (1, 2, 1), Never, Keys;
     "dump" Exactly(2) "readonly" ONE, Never, Keys;
     "object" Exactly(3) "readonly" (2, 2, 1), Never, Keys;
-    "pfcount" AtLeast(2) "readonly may-replicate" ALL, Never, Keys;
+    "pfcount" AtLeast(2) "readonly may-replicate" ALL, UnderOurName, Keys;
     "sort_ro" AtLeast(2) "readonly" ONE, Never, Patterns;
     "scan" AtLeast(2) "readonly" (0, 0, 0), Never, Answer;
     "set" AtLeast(3) "write deny-oom" ONE, AsItIs, Keys;
