@@ -114,14 +114,14 @@ impl Carrier for Directory {
         }
     }
 
-    fn flush(&self, keys: &[Key]) -> bool {
+    fn flush(&self, keys: &[Key]) -> Carried {
         for &key in keys {
             if let Some(file) = self.file(key.object) {
                 // If holes can't be punched, the space is freed with the file.
                 let _ = PageFile::new(&*file).punch(key.index.into(), 1);
             }
         }
-        true
+        Carried::Done
     }
 
     fn flush_object(&self, object: u64) -> bool {
@@ -205,7 +205,7 @@ mod tests {
             rustix::fs::fstat(&*file).unwrap().st_blocks
         };
         let full = blocks();
-        mirror.flush(&keys[..200]);
+        assert_eq!(mirror.flush(&keys[..200]), Carried::Done);
         assert!(blocks() < full / 2, "{} of {full} blocks", blocks());
         assert_eq!(get(&mirror, keys[200], PAGE_BYTES), (Carried::Done, page));
     }

@@ -40,14 +40,23 @@ pub trait Connection: Debug + Send + Sync {
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]);
     /// Gets the values that are still missing.
     fn get(&self, wanted: &mut [Wanted<'_>]);
-    /// Removes values.
-    fn flush(&self, keys: &[Key]) -> bool;
+    /// Removes values, as [`Carrier::flush`] says.
+    fn flush(&self, keys: &[Key]) -> Carried;
     /// Removes an object's values.
     fn flush_object(&self, object: u64) -> bool;
     /// Destroys the pool.
     fn destroy_pool(&self) -> bool;
     /// Keeps the connection alive.
     fn tend(&self);
+}
+
+/// The outcome of two removals together.
+pub const fn both(one: Carried, other: Carried) -> Carried {
+    match (one, other) {
+        (Carried::Lost, _) | (_, Carried::Lost) => Carried::Lost,
+        (Carried::Done, Carried::Done) => Carried::Done,
+        _ => Carried::Refused,
+    }
 }
 
 #[derive(Debug)]
@@ -163,8 +172,13 @@ impl<W: Way> Carrier for Line<W> {
         });
     }
 
-    fn flush(&self, keys: &[Key]) -> bool {
-        self.call(false, |connection| connection.flush(keys))
+    fn flush(&self, keys: &[Key]) -> Carried {
+        let mut outcome = Carried::Lost;
+        self.call(false, |connection| {
+            outcome = connection.flush(keys);
+            outcome != Carried::Lost
+        });
+        outcome
     }
 
     fn flush_object(&self, object: u64) -> bool {

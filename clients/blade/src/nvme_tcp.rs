@@ -14,7 +14,7 @@ use spillway_types::Key;
 use spillway_wire::kv::PoolEntry;
 use spillway_wire::nvme::Status;
 
-use crate::line::{Connection, Way};
+use crate::line::{Connection, Way, both};
 
 /// Values of one call to the session.
 const BATCH: usize = 32;
@@ -97,6 +97,15 @@ fn answer(outcome: Option<Outcome>) -> Option<(Status, u64, u32)> {
     }
 }
 
+/// The outcome of a removal. A value that is not there needs none.
+fn removed(outcome: Option<Outcome>) -> Carried {
+    match answer(outcome) {
+        Some((Status::SUCCESS | Status::KEY_NOT_FOUND, ..)) => Carried::Done,
+        Some(_) => Carried::Refused,
+        None => Carried::Lost,
+    }
+}
+
 /// A session and the run's pool in it.
 #[derive(Debug)]
 pub struct Connected {
@@ -169,15 +178,21 @@ impl Connection for Connected {
         }
     }
 
-    fn flush(&self, keys: &[Key]) -> bool {
-        keys.chunks(BATCH).all(|keys| {
+    fn flush(&self, keys: &[Key]) -> Carried {
+        let mut all = Carried::Done;
+        for keys in keys.chunks(BATCH) {
             let mut requests: [Request<'_>; BATCH] = array::from_fn(|at| match keys.get(at) {
                 Some(&key) => Request::new(Call::Delete(self.pool, key), Data::None),
                 None => Request::new(Call::Pools(0), Data::None),
             });
             self.session.run(&mut requests[..keys.len()]);
-            requests[..keys.len()].iter().all(|request| answer(request.outcome).is_some())
-        })
+            let outcomes = requests[..keys.len()].iter().map(|request| removed(request.outcome));
+            all = outcomes.fold(all, both);
+            if all == Carried::Lost {
+                break;
+            }
+        }
+        all
     }
 
     fn flush_object(&self, object: u64) -> bool {
@@ -190,5 +205,27 @@ impl Connection for Connected {
 
     fn tend(&self) {
         self.session.tend();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_removed_only_if_the_target_says_so() {
+        let answered = |status: Status| {
+            let (status, result, bytes, generation) = (status.0, 0, 0, 0);
+            removed(Some(Outcome::Answered { status, result, bytes, generation }))
+        };
+        assert_eq!(answered(Status::SUCCESS), Carried::Done);
+        assert_eq!(answered(Status::KEY_NOT_FOUND), Carried::Done);
+        for refused in [Status::INTERNAL, Status::INVALID_NAMESPACE, Status::UNRECOVERED] {
+            assert_eq!(answered(refused), Carried::Refused, "{refused}");
+        }
+        assert_eq!(removed(Some(Outcome::PoolLost)), Carried::Lost);
+        assert_eq!(removed(None), Carried::Lost);
+        assert_eq!(both(Carried::Refused, Carried::Done), Carried::Refused);
+        assert_eq!(both(Carried::Refused, Carried::Lost), Carried::Lost);
     }
 }

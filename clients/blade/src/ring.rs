@@ -8,7 +8,7 @@ use spillway_client::{Error, Operation, Outcome, Pool, Ring, RingOptions, Store}
 use spillway_tiers::blade::{Carried, Parcel, Wanted};
 use spillway_types::{Get, Key, Put};
 
-use crate::line::{Connection, Way};
+use crate::line::{Connection, Way, both};
 
 /// Operations of one batch.
 const BATCH: usize = 32;
@@ -85,6 +85,15 @@ const fn is_answered(outcome: &Result<Outcome, Error>) -> bool {
     !matches!(outcome, Err(Error::Lost | Error::Timeout | Error::Protocol(_) | Error::Io(_)))
 }
 
+/// The outcome of a removal. A value that is not there needs none.
+const fn removed(outcome: &Result<Outcome, Error>) -> Carried {
+    match outcome {
+        Ok(_) => Carried::Done,
+        answer if is_answered(answer) => Carried::Refused,
+        Err(_) => Carried::Lost,
+    }
+}
+
 impl Connection for Connected {
     fn put(&self, parcels: &[Parcel<'_>], outcomes: &mut [Carried]) {
         for (parcels, outcomes) in parcels.chunks(BATCH).zip(outcomes.chunks_mut(BATCH)) {
@@ -133,18 +142,21 @@ impl Connection for Connected {
         }
     }
 
-    fn flush(&self, keys: &[Key]) -> bool {
-        keys.chunks(BATCH).all(|keys| {
+    fn flush(&self, keys: &[Key]) -> Carried {
+        let mut all = Carried::Done;
+        for keys in keys.chunks(BATCH) {
             let mut operations: [Operation<'_>; BATCH] = array::from_fn(|at| match keys.get(at) {
                 Some(&key) => Operation::Flush { pool: self.pool, key },
                 None => self.nothing(),
             });
-            let mut answered = true;
             self.batch(&mut operations[..keys.len()], |_, outcome| {
-                answered &= is_answered(outcome);
+                all = both(all, removed(outcome));
             });
-            answered
-        })
+            if all == Carried::Lost {
+                break;
+            }
+        }
+        all
     }
 
     fn flush_object(&self, object: u64) -> bool {

@@ -27,6 +27,8 @@ struct Shelf {
     lying: AtomicBool,
     /// It goes down when the next values are put.
     falling: AtomicBool,
+    /// It refuses to remove values.
+    keeping: AtomicBool,
 }
 
 impl Shelf {
@@ -34,8 +36,8 @@ impl Shelf {
         let store = Store::open(Config::embedded(64 * MIB)).expect("open");
         let client = store.add_client(ClientConfig::default()).expect("client");
         let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
-        let [down, lying, falling] = [(); 3].map(|()| AtomicBool::new(false));
-        Box::leak(Box::new(Self { store, client, pool, down, lying, falling }))
+        let [down, lying, falling, keeping] = [(); 4].map(|()| AtomicBool::new(false));
+        Box::leak(Box::new(Self { store, client, pool, down, lying, falling, keeping }))
     }
 
     fn values(&self) -> u64 {
@@ -85,9 +87,12 @@ impl Carrier for Shelf {
         }
     }
 
-    fn flush(&self, keys: &[Key]) -> bool {
+    fn flush(&self, keys: &[Key]) -> Carried {
+        if self.keeping.load(Relaxed) {
+            return Carried::Refused;
+        }
         keys.iter().for_each(|&key| _ = self.store.flush(self.pool, key));
-        true
+        Carried::Done
     }
 
     fn flush_object(&self, object: u64) -> bool {
@@ -279,6 +284,26 @@ fn freed_pages_leave_the_blade() {
     }
     far.tidy();
     assert_eq!((shelf.values(), far.store.blade().unwrap().bytes()), (0, 0));
+}
+
+#[test]
+fn freed_pages_that_a_blade_refuses_to_remove_leave_it_later() {
+    let (shelf, mirror) = (Shelf::new(), Shelf::new());
+    let mut far = Far::new(shelf, Some(mirror), ledger());
+    far.fill(0..PAGES);
+    let before = (shelf.values(), mirror.values());
+    shelf.keeping.store(true, Relaxed);
+    for number in far.on_blade(0..PAGES).into_iter().take(300) {
+        assert!(far.store.flush(far.pool, key(number)));
+    }
+    for _ in 0..3 {
+        assert_eq!(far.store.blade().unwrap().tidy(1000), 0, "nothing was removed");
+    }
+    assert_eq!(shelf.values(), before.0);
+    assert!(mirror.values() < before.1, "each is asked");
+    shelf.keeping.store(false, Relaxed);
+    far.tidy();
+    assert_eq!((shelf.values(), mirror.values()), (before.0 - 300, before.1 - 300));
 }
 
 #[test]

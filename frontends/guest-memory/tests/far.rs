@@ -59,11 +59,11 @@ impl Carrier for Way {
         }
     }
 
-    fn flush(&self, keys: &[Key]) -> bool {
+    fn flush(&self, keys: &[Key]) -> Carried {
         keys.iter().for_each(|key| {
             self.0.values.lock().unwrap().remove(key);
         });
-        true
+        Carried::Done
     }
 
     fn flush_object(&self, _: u64) -> bool {

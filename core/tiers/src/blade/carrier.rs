@@ -31,7 +31,7 @@ pub struct Wanted<'a> {
 pub enum Carried {
     /// It is there.
     Done,
-    /// The blade is full: a normal answer.
+    /// The blade answered that it does not do it. For a put that means that it is full: a normal answer.
     Refused,
     /// The blade answered that it has no such value, or one of another length.
     Missing,
@@ -51,8 +51,9 @@ pub trait Carrier: Debug + Send + Sync {
     /// the connection breaks.
     fn get(&self, wanted: &mut [Wanted<'_>], patient: bool);
 
-    /// Removes values; false if the result is unknown.
-    fn flush(&self, keys: &[Key]) -> bool;
+    /// Removes values: [`Carried::Done`] if none of them is there any more, [`Carried::Refused`] if the blade answered
+    /// that it did not remove one.
+    fn flush(&self, keys: &[Key]) -> Carried;
 
     /// Removes all values of an object; false if the result is unknown.
     fn flush_object(&self, object: u64) -> bool;

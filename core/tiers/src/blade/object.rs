@@ -43,4 +43,17 @@ impl Object {
         self.dead_count -= count as u32;
         count
     }
+
+    /// Puts back a key of [`Self::take_dead`]: its value is still on the blade.
+    pub(super) fn put_back(&mut self, key: Key) {
+        let (word, bit) = (key.index / WORD_BITS, key.index % WORD_BITS);
+        // The object may have been left meanwhile.
+        if key.object == self.name
+            && let Some(dead) = &mut self.dead
+        {
+            *dead.get_mut(word as usize) |= 1 << bit;
+            self.dead_count += 1;
+            self.dead_from = self.dead_from.min(word);
+        }
+    }
 }

@@ -1,12 +1,12 @@
 //! Removes from the blade what nobody needs any more, outside the path of any page.
 
-use super::{Blade, OBJECTS_MAX, WORD_BITS, now_ns};
+use super::{Blade, Carried, OBJECTS_MAX, WORD_BITS, now_ns};
 use crate::sync::Ordering;
 use spillway_types::Key;
 
 impl Blade {
     /// Removes freed values from the blade, up to `most`, and objects that nobody holds any more.
-    /// Gives how many values there were. Not for the path of a page: it waits for the blade.
+    /// Gives how many values there were. Values that a blade refuses to remove are tried again by the next call. Not for the path of a page: it waits for the blade.
     pub fn tidy(&self, most: usize) -> usize {
         let up = self.carriers().any(|carrier| !carrier.is_down());
         if !up || self.untidy.swap(0, Ordering::Relaxed) == 0 {
@@ -58,9 +58,19 @@ impl Blade {
         let mut keys = [Key::new(0, 0); 2 * WORD_BITS as usize];
         let count = object.take_dead(&mut keys, most);
         drop(object);
-        if count > 0 {
-            self.carriers().for_each(|carrier| _ = carrier.flush(&keys[..count]));
-            self.untidy.fetch_add(1, Ordering::Relaxed);
+        if count == 0 {
+            return 0;
+        }
+        let keys = &keys[..count];
+        let mut is_refused = false;
+        for carrier in self.carriers() {
+            is_refused |= carrier.flush(keys) == Carried::Refused;
+        }
+        self.untidy.fetch_add(1, Ordering::Relaxed);
+        if is_refused {
+            let mut object = self.objects[usize::from(place)].lock();
+            keys.iter().for_each(|key| object.put_back(*key));
+            return 0;
         }
         count
     }
