@@ -370,8 +370,9 @@ impl Core {
         }
         for copy in (0..COPIES).filter(|copy| entry.bad & 1 << copy != 0).filter(live) {
             slab.lose(copy);
-            self.report_loss(slab, number, copy, entry.causes[copy], Effect::FailOver);
+            // Whoever hears of the loss finds all copies that are lost.
             self.give_up_holder(slabs, slab, copy);
+            self.report_loss(slab, number, copy, entry.causes[copy], Effect::FailOver);
         }
         drop(losing);
         true
