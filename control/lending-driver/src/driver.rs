@@ -276,7 +276,8 @@ impl Driver {
                 let borrower = shared.borrower.clone();
                 aside(outputs, move || {
                     let result = borrower.place(device, slab, copy, &place);
-                    Event::Placed { device, slab, copy, place, result: told(result) }
+                    let result = result.map_err(|error| error.of_placing());
+                    Event::Placed { device, slab, copy, place, result }
                 });
             }
             Action::Forget { device, loan } => self.forget(device, loan),

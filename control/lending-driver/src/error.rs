@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use spillway_lending::{HostId, LoanId};
+use spillway_lending::{HostId, LoanId, PlaceFailure};
 use spillway_types::Size;
 
 /// Each is one line for the log or an operator, and uses the setting names of the daemon's configuration.
@@ -118,4 +118,33 @@ pub enum Error {
     /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl Error {
+    /// The failure of placing a copy, for the machine.
+    pub fn of_placing(&self) -> PlaceFailure {
+        let has_begun = matches!(
+            self,
+            Self::FanOut(
+                spillway_fanout::Error::PlaceLost(_) | spillway_fanout::Error::Unreadable(_)
+            )
+        );
+        PlaceFailure { why: self.to_string(), is_untouched: !has_begun }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_untouched_unless_pages_were_on_their_way() {
+        use spillway_fanout::Error as FanOut;
+        let is_untouched = |error: Error| error.of_placing().is_untouched;
+        assert!(is_untouched(Error::NoDevice));
+        assert!(is_untouched(FanOut::SamePlace(1).into()));
+        assert!(is_untouched(FanOut::Moving(1).into()));
+        assert!(!is_untouched(FanOut::PlaceLost(1).into()));
+        assert!(!is_untouched(FanOut::Unreadable(1).into()));
+    }
 }

@@ -56,7 +56,7 @@ pub enum Event {
         /// Where to.
         place: CopyLocation,
         /// Whether the new copy is complete and in use.
-        result: Result<(), String>,
+        result: Result<(), PlaceFailure>,
     },
     /// The data plane gave up copies because their lender or the local file failed. They are stale from now on, and are
     /// not used again. Each is in at least one such event; a copy in transit there fails by [`Event::Placed`].
@@ -66,6 +66,15 @@ pub enum Event {
         /// All copies that are lost now.
         lost: Vec<LostPlace>,
     },
+}
+
+/// A copy that could not be placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceFailure {
+    /// Why.
+    pub why: String,
+    /// Nothing was sent to the place, so no late write reaches it, and another copy can be placed there.
+    pub is_untouched: bool,
 }
 
 /// A copy of a slab that is lost.

@@ -28,7 +28,7 @@ mod view;
 
 pub use action::{Action, Note};
 pub use error::Error;
-pub use event::{Event, Kept, LostPlace, Order, Peer, Reading};
+pub use event::{Event, Kept, LostPlace, Order, Peer, PlaceFailure, Reading};
 pub use health::{Contact, Fault, Health, HealthChange, HealthWatch, Standing};
 pub use ids::{CopyLocation, DeviceId, Epoch, HOST_BYTES_MAX, HostId, LoanId, PoolIdentity};
 pub use machine::Machine;

@@ -88,4 +88,11 @@ impl Loan {
         self.used[index] = true;
         Some(index as u32)
     }
+
+    /// Makes a taken slab unused again. To be called only if nothing was sent to it.
+    pub fn give_slot_back(&mut self, index: u32) {
+        if let Some(used) = self.used.get_mut(index as usize) {
+            *used = false;
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::device::{Device, Move, Seek};
 use crate::loan::Loan;
 use crate::machine::Machine;
-use crate::{Action, Backup, CopyLocation, DeviceId, HostId, Mode, Note};
+use crate::{Action, Backup, CopyLocation, DeviceId, HostId, Mode, Note, PlaceFailure};
 
 /// Limit of all moves, slow ones included, as a multiple of [`Settings::moves_max`](crate::Settings::moves_max).
 const SLOW_MOVES: usize = 4;
@@ -57,7 +57,7 @@ impl Machine {
         slab: u32,
         copy: u8,
         place: CopyLocation,
-        result: Result<(), String>,
+        result: Result<(), PlaceFailure>,
     ) {
         let is_there = match &place {
             CopyLocation::Lender { loan, .. } => self.loans.contains_key(&loan.number),
@@ -85,13 +85,16 @@ impl Machine {
                     Note::Moved { device: id, slab, copy, place }
                 });
             }
-            Err(error) => {
+            Err(PlaceFailure { why: error, is_untouched }) => {
                 let is_lost = its.is_lost();
                 its.move_at = move_at;
-                if let CopyLocation::Lender { loan, .. } = &place
+                if let CopyLocation::Lender { loan, index } = &place
                     && let Some(loan) = self.loans.get_mut(&loan.number)
                 {
                     loan.suspect(self.now);
+                    if is_untouched {
+                        loan.give_slot_back(*index);
+                    }
                 }
                 self.note(Note::MoveFailed { device: id, slab, error });
                 if is_lost {

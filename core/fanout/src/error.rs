@@ -20,8 +20,8 @@ pub enum Error {
         /// Which of its copies.
         copy: usize,
     },
-    /// Both copies of a slab would lie with one holder.
-    #[error("both copies of slab {0} would lie in one place")]
+    /// Both copies of a slab would lie with one holder, or a copy in the place of a lost one.
+    #[error("slab {0} has or had a copy in that place")]
     SamePlace(u32),
     /// The slab is being moved already.
     #[error("slab {0} is being moved already")]

@@ -36,7 +36,13 @@ impl Core {
         if slab.place(TARGET).is_some() {
             return Err(Error::Moving(number));
         }
-        if (0..COPIES).any(|copy| slab.place(copy).is_some_and(|old| old.is_with(&place))) {
+        // A lost copy can be made anew with its holder, but in another slab there: a late write may still reach the old one.
+        let is_taken = |copy: usize| {
+            let is_old =
+                slab.place(copy).is_some_and(|old| old.is_with(&place) && old.slab == place.slab);
+            is_old || slab.live(copy).is_some_and(|old| old.is_with(&place))
+        };
+        if (0..COPIES).any(is_taken) {
             return Err(Error::SamePlace(number));
         }
         slab.set(TARGET, Some(place));

@@ -4,7 +4,9 @@
 //! dropped, and the machine is told. A slab with content but without a good copy is a lost page. That is a violation,
 //! unless faults have taken as many copies as it had when it was last complete.
 
-use spillway_lending::{CopyLocation, DeviceId, Event, LoanId, LostPlace, PoolIdentity};
+use spillway_lending::{
+    CopyLocation, DeviceId, Event, LoanId, LostPlace, PlaceFailure, PoolIdentity,
+};
 
 use super::host::{Content, Host, SLAB_BYTES};
 use super::injected_bug::InjectedBug;
@@ -185,19 +187,21 @@ impl World {
         slab: u32,
         copy: u8,
         place: &CopyLocation,
-    ) -> Result<Result<(), String>, Violation> {
+    ) -> Result<Result<(), PlaceFailure>, Violation> {
+        let failed =
+            |why: &str, is_untouched| Ok(Err(PlaceFailure { why: why.into(), is_untouched }));
         let is_early = self.bug == Some(InjectedBug::EarlyMove);
         let Some(its) = self.hosts[at].devices.get(&device) else {
-            return Ok(Err("no such device".into()));
+            return failed("no such device", true);
         };
         let version = its.slabs[slab as usize].version;
         let forgotten =
             matches!(place, CopyLocation::Lender { loan, .. } if !its.grants.contains_key(loan));
         if forgotten || (version != 0 && !self.can_read(at, device, slab)) {
-            return Ok(Err("unreachable".into()));
+            return failed("unreachable", forgotten);
         }
         if version != 0 && !is_early && !self.write(at, device, slab, place, version) {
-            return Ok(Err("the new place is unreachable".into()));
+            return failed("the new place is unreachable", false);
         }
         if let Some(its) = self.hosts[at].devices.get_mut(&device) {
             let copies = &mut its.slabs[slab as usize].copies;

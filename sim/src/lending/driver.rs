@@ -1,6 +1,6 @@
 //! The drivers and the network: they execute the machines' actions, take time for it, and sometimes fail.
 
-use spillway_lending::{Action, Body, Event, Message, Note, PoolIdentity};
+use spillway_lending::{Action, Body, Event, Message, Note, PlaceFailure, PoolIdentity};
 
 use super::Violation;
 use super::host::{Grant, SLAB_BYTES, Slab};
@@ -136,7 +136,8 @@ impl World {
             }
             Work::Place { device, slab, copy, place } => {
                 let result = if fails {
-                    Err("timed out".into())
+                    let is_untouched = self.random.one_in(2);
+                    Err(PlaceFailure { why: "timed out".into(), is_untouched })
                 } else {
                     self.place(at, device, slab, copy, &place)?
                 };

@@ -7,7 +7,7 @@ use core::time::Duration;
 use spillway_lending::{
     Access, Action, Backup, Body, CopyLocation, DeviceId, Epoch, Event, HostId, Kept, LoanId,
     LostPlace, Machine, MemBorAck, MemBorFin, MemBorRej, MemBorReq, MemLenFin, Message, Mode, Note,
-    Order, Peer, PoolIdentity, Reading, Reason, Role, Roles, Settings, Shareable,
+    Order, Peer, PlaceFailure, PoolIdentity, Reading, Reason, Role, Roles, Settings, Shareable,
 };
 
 const SLAB: u64 = 64 << 20;

@@ -139,3 +139,25 @@ fn a_recalled_copy_beside_one_in_the_file_waits_for_its_turn_too() {
     }
     assert_eq!(all, 30);
 }
+
+#[test]
+fn a_place_whose_move_failed_is_used_again_if_nothing_was_sent_to_it() {
+    for is_untouched in [true, false] {
+        let (mut host, then) = recalled(settings(), &[("m", 50)]);
+        let mut moves = begun(&then);
+        let Action::Place { device, slab, copy, place } = moves.remove(0) else { unreachable!() };
+        let result = Err(PlaceFailure { why: "can't connect".into(), is_untouched });
+        let asked = host.tell(Event::Placed { device, slab, copy, place: place.clone(), result });
+        // The lender still has the loan, so its places are used again.
+        moves.extend(begun(&host.grant(&asked)));
+        moves.extend(begun(&host.pass(1_000)));
+        let mut places = Vec::new();
+        while let Some(next) = moves.pop() {
+            let Action::Place { place, .. } = &next else { unreachable!() };
+            places.push(place.clone());
+            moves.extend(host.finish(&next));
+        }
+        assert_eq!(places.len(), if is_untouched { 30 } else { 29 }, "the loan has 30");
+        assert_eq!(places.contains(&place), is_untouched);
+    }
+}
