@@ -218,7 +218,7 @@ def child_of(process):
     if PLAIN:
         return process.pid
     name = str(BUILT / "hold")
-    mine = preloaded() - pagers()
+    mine = {pid for pid in preloaded() if name_of(pid) not in ("spillway-pager", "spillway-watch")}
     found = [pid for pid, (parent, line) in tasks().items() if pid in mine and line.startswith(name)]
     if len(found) != 1:
         fail(f"expected one program, found {found}")

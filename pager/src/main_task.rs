@@ -59,12 +59,12 @@ impl Pager {
             // In this order: the supervisor says that it ends before it does.
             let is_gone = supervisor.as_ref().is_some_and(ProcFolder::has_ended);
             if self.is_unsupervised() {
-                if !in_program {
-                    watch.keep(self);
-                }
                 self.sweep(slots.by_ref());
             } else if is_gone {
                 program.kill();
+            }
+            if !in_program && self.needs_watcher() {
+                watch.keep(self);
             }
             self.count_inherited();
             self.call_parked();
@@ -106,6 +106,11 @@ impl Pager {
     /// Whether the supervisor has ended normally.
     pub(crate) fn is_unsupervised(&self) -> bool {
         self.tree.unsupervised.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the supervisor does not hold this pager's userfaultfds.
+    fn needs_watcher(&self) -> bool {
+        self.is_unsupervised() || self.tree.needs_watchers.load(Ordering::Acquire) != 0
     }
 
     /// The pager is a part of the program, whose own threads may all have ended by bare system calls: the

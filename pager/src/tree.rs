@@ -21,7 +21,7 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 /// How many processes of a tree have a slot of their own at the same time.
 pub const SLOTS: usize = HOLDERS_MAX;
 /// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a
@@ -230,6 +230,9 @@ pub struct Tree {
     pub forks: AtomicU32,
     /// 1 once the supervisor has ended normally. Remaining programs continue without it.
     pub unsupervised: AtomicU32,
+    /// 1 once the supervisor could not hold the userfaultfds of a pager: then each pager has a watcher that
+    /// holds them.
+    pub needs_watchers: AtomicU32,
     /// 1 once a process of the run adopts orphans: process 1 of a namespace, or a subreaper. A pager that
     /// is a process would be one of them, so those that start from now on are threads.
     pub adopts_orphans: AtomicU32,

@@ -1,7 +1,8 @@
 //! The watcher: a process that shares the program's memory, as the pager does, and lives beside a pager
-//! whose supervisor has ended. When the last descriptor of a userfaultfd closes, the kernel serves zeros
-//! where pages are far. The watcher holds copies, so a program whose pager died waits at its next fault,
-//! and the watcher kills it there. While there is a supervisor, that does the same.
+//! whose supervisor has ended, or may not copy the pager's userfaultfds. When the last descriptor of a
+//! userfaultfd closes, the kernel serves zeros where pages are far. The watcher holds copies, so a program
+//! whose pager died waits at its next fault, and is killed there: by the supervisor while there is one,
+//! else by the watcher.
 
 use crate::pager::Pager;
 use crate::start::pager_at;
@@ -19,6 +20,8 @@ const START: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const LINE_BYTES: usize = 160;
 /// What is said of a process whose pager ended.
 pub const PAGER_ENDED: &str = "its pager ended, so it was killed before it could read wrong bytes";
+/// How long a supervisor may take to kill a program whose pager ended.
+const SUPERVISED: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// How long a pager may take to end after its program.
 const LEAVE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
@@ -65,7 +68,13 @@ impl Pager {
             // The program ended, and its pager counts up.
             let _ = poll(&mut [end_of(&pager)], Some(&LEAVE));
             pager.kill();
-        } else if !program.has_ended() && program.shares_memory() {
+            sys::exit_process(0)
+        }
+        if !self.is_unsupervised() {
+            // The supervisor also says why.
+            let _ = poll(&mut [end_of(&program)], Some(&SUPERVISED));
+        }
+        if !program.has_ended() && program.shares_memory() {
             // Its faults wait, for the descriptors are open here.
             let number = self.slot.pid.load(Ordering::Relaxed);
             let mut line = [0u8; LINE_BYTES];

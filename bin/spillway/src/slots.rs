@@ -1,13 +1,14 @@
 //! Watches the pagers of a run. When the last descriptor of a userfaultfd closes, the kernel serves
 //! zeros for far pages. So the supervisor holds a second descriptor: a program whose pager died
-//! waits at its next fault, and the supervisor kills it there. It also subtracts a dead process's
-//! counts from the sums.
+//! waits at its next fault, and the supervisor kills it there. Where it may not hold one, it asks the
+//! pagers for watchers, which hold them in its place. It also subtracts a dead process's counts from the
+//! sums.
 
 use std::collections::HashMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,14 +25,18 @@ const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 
 /// How long a slot may be held by a dead process, or reserved for one that has not started.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// How long a pager may take to make a watcher.
+const WATCHER_DUE: Duration = Duration::from_secs(5);
 
 /// A pager that is watched.
 struct Watched {
     /// Readable when the pager has ended.
     process: OwnedFd,
     /// Its userfaultfds, held open so that faults wait when it ends. Empty until it has some, and
-    /// if the kernel does not let this user copy them.
+    /// if they can't be copied.
     faults: Vec<OwnedFd>,
+    /// Why they can't be copied, and since when its watcher is awaited.
+    refused: Option<(Errno, Instant)>,
 }
 
 /// The pagers of a run that have been seen.
@@ -42,11 +47,11 @@ pub struct Pagers {
     waiting: HashMap<u32, Instant>,
     /// Objects on the blade whose holders were all killed.
     unheld: Vec<u64>,
-    /// Why userfaultfds of a pager can't be held.
+    /// Why nobody holds the userfaultfds of a pager.
     refused: Option<Refused>,
 }
 
-/// Why the userfaultfds of a pager can't be held, until that is reported.
+/// Why nobody holds the userfaultfds of a pager, until that is reported.
 enum Refused {
     New(Errno),
     Told,
@@ -83,8 +88,13 @@ impl Pagers {
             let alive = known.as_ref().map_or_else(|| is_alive(pager), |known| !known.has_ended());
             if alive {
                 if let Some(mut watched) = known.or_else(|| Watched::new(pager)) {
-                    if let Err(error) = watched.hold_faults(pager) {
-                        self.refused.get_or_insert(Refused::New(error));
+                    watched.hold_faults(pager);
+                    if let Some((error, since)) = watched.refused {
+                        tree.needs_watchers.store(1, Release);
+                        let has_watcher = slot.watcher_pid.load(Relaxed) != 0 || slot.in_program.load(Relaxed) != 0;
+                        if !has_watcher && since.elapsed() > WATCHER_DUE {
+                            self.refused.get_or_insert(Refused::New(error));
+                        }
                     }
                     live.insert(pager, watched);
                 }
@@ -189,7 +199,7 @@ fn process(pid: u32) -> Option<Pid> {
 impl Watched {
     fn new(pid: u32) -> Option<Self> {
         let process = pidfd_open(process(pid)?, PidfdFlags::empty()).ok()?;
-        Some(Self { process, faults: Vec::new() })
+        Some(Self { process, faults: Vec::new(), refused: None })
     }
 
     /// Checks the descriptor, which is faster than /proc and can't refer to another process.
@@ -199,20 +209,21 @@ impl Watched {
     }
 
     /// Copies the pager's userfaultfds, once it has opened them.
-    fn hold_faults(&mut self, pid: u32) -> Result<(), Errno> {
-        self.hold_faults_by(pid, |process, number| {
-            pidfd_getfd(process, number, PidfdGetfdFlags::empty())
-        })
+    fn hold_faults(&mut self, pid: u32) {
+        if !self.faults.is_empty() || self.refused.is_some() {
+            return;
+        }
+        let copy = |process: &_, number| pidfd_getfd(process, number, PidfdGetfdFlags::empty());
+        if let Err(error) = self.copy_faults(pid, copy) {
+            self.refused = Some((error, Instant::now()));
+        }
     }
 
-    fn hold_faults_by(
+    fn copy_faults(
         &mut self,
         pid: u32,
         copy: impl Fn(&OwnedFd, i32) -> rustix::io::Result<OwnedFd>,
     ) -> Result<(), Errno> {
-        if !self.faults.is_empty() {
-            return Ok(());
-        }
         let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(Errno::ACCESS),
@@ -353,10 +364,10 @@ mod tests {
         // This process stands for a pager; it needs no more than the descriptor.
         let Ok(uffd) = Uffd::open(None, 0) else { return };
         let mut watched = Watched::new(std::process::id()).unwrap();
-        watched.hold_faults(std::process::id()).unwrap();
+        watched.hold_faults(std::process::id());
         assert!(!watched.faults.is_empty());
         let held = watched.faults.len();
-        watched.hold_faults(std::process::id()).unwrap();
+        watched.hold_faults(std::process::id());
         assert_eq!(watched.faults.len(), held, "once is enough");
         assert!(uffd.number() >= 0);
     }
@@ -366,8 +377,8 @@ mod tests {
         let Ok(_uffd) = Uffd::open(None, 0) else { return };
         let pid = std::process::id();
         let mut watched = Watched::new(pid).unwrap();
-        assert_eq!(watched.hold_faults_by(pid, |_, _| Err(Errno::BADF)), Ok(()));
-        assert_eq!(watched.hold_faults_by(pid, |_, _| Err(Errno::PERM)), Err(Errno::PERM));
+        assert_eq!(watched.copy_faults(pid, |_, _| Err(Errno::BADF)), Ok(()));
+        assert_eq!(watched.copy_faults(pid, |_, _| Err(Errno::PERM)), Err(Errno::PERM));
         assert!(watched.faults.is_empty());
         let mut pagers = Pagers { refused: Some(Refused::New(Errno::PERM)), ..Pagers::default() };
         assert_eq!(pagers.take_refused(), Some(Errno::PERM));

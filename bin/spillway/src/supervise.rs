@@ -194,8 +194,8 @@ impl Supervisor {
             };
             let error = crate::program::plain(&error.into());
             observer.say(&format!(
-                "the userfaultfd of a pager can't be held (pidfd_getfd: {error}), {cause}: if that pager is killed, its \
-                 program reads zeros where pages are far"
+                "the userfaultfd of a pager can't be held (pidfd_getfd: {error}), {cause}, and the pager made no watcher \
+                 that holds it: if that pager is killed, its program reads zeros where pages are far"
             ));
         }
         self.pagers.take_unheld().into_iter().for_each(|object| observer.unheld(object));
