@@ -91,7 +91,8 @@ impl Pagers {
                     watched.hold_faults(pager);
                     if let Some((error, since)) = watched.refused {
                         tree.needs_watchers.store(1, Release);
-                        let has_watcher = slot.watcher_pid.load(Relaxed) != 0 || slot.in_program.load(Relaxed) != 0;
+                        let has_watcher = slot.watcher_pid.load(Relaxed) != 0
+                            || slot.in_program.load(Relaxed) != 0;
                         if !has_watcher && since.elapsed() > WATCHER_DUE {
                             self.refused.get_or_insert(Refused::New(error));
                         }
