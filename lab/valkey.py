@@ -106,7 +106,7 @@ class Server:
     def start(self, module=True):
         self.process = lab.start(self.line(module))
         self.client = lab.connect(Client, self.path)
-        lab.until(lambda: not isinstance(self.client.attempt("GET", ""), Failed), f"{self.name} to load")
+        lab.until(lambda: not isinstance(self.client.attempt("PING"), Failed), f"{self.name} to load")
         return self.client
 
     def another(self):

@@ -197,22 +197,32 @@ impl Hand {
     fn send(&mut self, context: &Context<'_>, string: &Candidate<'_>, by: Option<Instant>) {
         let start = Instant::now();
         let kib = string.bytes as f32 / 1024.0;
-        let wanted = Duration::from_secs_f32(kib * self.us_per_kib / 1e6);
-        if by.is_some_and(|by| start + wanted > by) {
-            // Lower the estimate, so that a rate measured at a bad moment does not block everything.
-            self.us_per_kib *= 0.9;
+        if by.is_some_and(|by| !self.fits(kib, by.saturating_duration_since(start))) {
             // It can move between commands.
             self.round.has_moved = true;
             return;
         }
-        if !send_away(context, OwnText::new(string.name).text()) {
-            return;
+        if send_away(context, OwnText::new(string.name).text()) {
+            self.round.has_moved = true;
+            self.learn(kib, start.elapsed());
         }
-        self.round.has_moved = true;
+    }
+
+    /// Whether a string of this size is expected to move in this time. If not, lowers the estimate, so that a rate
+    /// measured at a bad moment does not block everything.
+    fn fits(&mut self, kib: f32, left: Duration) -> bool {
+        let fits = Duration::from_secs_f32(kib * self.us_per_kib / 1e6) <= left;
+        if !fits {
+            self.us_per_kib *= 0.9;
+        }
+        fits
+    }
+
+    /// Corrects the estimate by the time that a string took.
+    fn learn(&mut self, kib: f32, took: Duration) {
         if kib >= 1.0 {
-            let took_us = start.elapsed().as_secs_f32() * 1e6;
             // Limit the sample: the machine's other work may have delayed it.
-            let sample = (took_us / kib).min(2.0 * self.us_per_kib);
+            let sample = (took.as_secs_f32() * 1e6 / kib).min(2.0 * self.us_per_kib);
             self.us_per_kib += (sample - self.us_per_kib) / 8.0;
         }
     }
@@ -293,6 +303,34 @@ mod tests {
         let idle = [60_000, 59_999, 90_000, 70_000, 1, 2].map(Usage::IdleMs);
         assert_eq!(chosen(idle, 1), [90_000, 70_000, 60_000]);
         assert_eq!(chosen([0, 1, 2, 1, 9].map(Usage::Frequency), 1), [0, 1, 1]);
+    }
+
+    #[test]
+    fn strings_that_move_in_a_command_fit_in_its_time() {
+        let mut hand = Hand { us_per_kib: 10.0, ..Hand::NEW };
+        let (mut left, mut moved) = (IN_COMMAND, 0);
+        while hand.fits(4.0, left) {
+            left -= Duration::from_micros(40);
+            moved += 1;
+        }
+        assert_eq!((moved, left), (25, Duration::ZERO));
+        assert!(!hand.fits(200.0, IN_COMMAND), "it takes 2 ms");
+        assert!(!hand.fits(0.1, Duration::ZERO), "nothing is left");
+    }
+
+    #[test]
+    fn the_time_of_a_string_is_expected_by_the_rate_so_far() {
+        let mut hand = Hand::NEW;
+        assert!(hand.fits(64.0, IN_COMMAND));
+        hand.learn(64.0, Duration::from_secs(1));
+        assert!(hand.fits(64.0, IN_COMMAND), "one delay says little");
+        (0..100).for_each(|_| hand.learn(64.0, Duration::from_millis(2)));
+        assert!(!hand.fits(64.0, IN_COMMAND), "it takes 2 ms");
+        (0..100).for_each(|_| hand.learn(0.5, Duration::ZERO));
+        assert!(!hand.fits(64.0, IN_COMMAND), "short strings tell nothing of long ones");
+        // A slow store delays few commands, and a rate that was slow once is tried again.
+        let refused = (0..100).take_while(|_| !hand.fits(64.0, IN_COMMAND)).count();
+        assert!((1..20).contains(&refused), "refused {refused} times");
     }
 
     #[test]

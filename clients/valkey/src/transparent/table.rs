@@ -47,6 +47,9 @@ pub const LETTING_IN: &[u8] = b"spill.as.";
 const ONE: (c_int, c_int, c_int) = (1, 1, 1);
 /// All arguments are keys.
 const ALL: (c_int, c_int, c_int) = (1, -1, 1);
+/// None that the server need know: it has none, or the server's own command checks them. The keys of MIGRATE have no
+/// fixed place, and in a cluster it may name keys that have moved.
+const NONE: (c_int, c_int, c_int) = (0, 0, 0);
 
 macro_rules! natives {
     ($($name:literal $arity:ident($count:literal) $flags:literal $keys:expr, $told:ident, $need:ident;)*) => {
@@ -92,7 +95,7 @@ natives! {
     "object" Exactly(3) "readonly" (2, 2, 1), Never, Keys;
     "pfcount" AtLeast(2) "readonly may-replicate" ALL, UnderOurName, Keys;
     "sort_ro" AtLeast(2) "readonly" ONE, Never, Patterns;
-    "scan" AtLeast(2) "readonly" (0, 0, 0), Never, Answer;
+    "scan" AtLeast(2) "readonly" NONE, Never, Answer;
     "set" AtLeast(3) "write deny-oom" ONE, AsItIs, Keys;
     "getset" Exactly(3) "write deny-oom fast" ONE, AsItIs, Keys;
     "getdel" Exactly(2) "write fast" ONE, AsItIs, Keys;
@@ -110,8 +113,8 @@ natives! {
     "pfadd" AtLeast(2) "write deny-oom fast" ONE, UnderOurNameIfWritten, Keys;
     "pfmerge" AtLeast(2) "write deny-oom" ALL, UnderOurName, Keys;
     "sort" AtLeast(2) "write deny-oom" ONE, UnderOurName, Patterns;
-    "debug" AtLeast(2) "admin deny-script allow-loading allow-stale" (0, 0, 0), Never, Digest;
-    "migrate" AtLeast(6) "write" (3, 3, 1), AsItIs, Listed;
+    "debug" AtLeast(2) "admin deny-script allow-loading allow-stale" NONE, Never, Digest;
+    "migrate" AtLeast(6) "write" NONE, AsItIs, Listed;
 }
 
 /// The index of a command, by its name in any case.
