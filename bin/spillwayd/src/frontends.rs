@@ -1,7 +1,7 @@
 //! Starts the front ends, whose threads serve the clients.
 
 use std::net::TcpListener;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -33,6 +33,8 @@ pub struct Frontends {
 pub struct Measured {
     /// The shared state of RESP connections, if RESP has a socket.
     pub resp: Option<Arc<spillway_resp::Shared>>,
+    /// The target of NVMe/TCP, if it has a socket and as long as it serves.
+    pub nvme: Option<Weak<Target>>,
     /// The latencies of commands, with the name of their front end. Several servers can have one name.
     pub latencies: Vec<(&'static str, Arc<Latencies>)>,
 }
@@ -97,7 +99,8 @@ impl Frontends {
         let disks = disks.iter().map(|disk| ("vhost-user-blk", disk.latencies()));
         let all = ring.chain(nvme).chain(nbd).chain(its_resp).chain(disks);
         let latencies = all.map(|(name, latencies)| (name, Arc::clone(latencies))).collect();
-        Measured { resp, latencies }
+        let target = self.nvme.first().map(|server| Arc::downgrade(server.target()));
+        Measured { resp, nvme: target, latencies }
     }
 
     /// The ring's server, which also serves windows of guests.

@@ -119,6 +119,9 @@ pub fn text(
             unknown: refused.unknown,
             at_limit: refused.at_limit,
             authentications: refused.authentications,
+            damaged_pdus: frontends
+                .and_then(|its| its.nvme.as_ref()?.upgrade())
+                .map(|target| target.damaged()),
         },
         commands: frontends.map(commands).unwrap_or_default(),
         clients: clients.collect(),

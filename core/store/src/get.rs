@@ -79,6 +79,8 @@ struct Look {
     room: usize,
     /// Whether to count it: the first lookup of a get.
     first: bool,
+    /// Whether the value stays, in a private ephemeral pool too.
+    keeps: bool,
 }
 
 /// A stored page, readable while this lives, even if it is flushed meanwhile.
@@ -318,7 +320,7 @@ impl Store {
     ) -> Result<(Get, PinnedValue<'_>), Error> {
         let (mut first, mut misfits) = (true, Misfits::default());
         loop {
-            let (held, slot) = self.hold_slot(pool, key, Look { room, first })?;
+            let (held, slot) = self.hold_slot(pool, key, Look { room, first, keeps: false })?;
             let sum = if let PinnedValue::Disk(read) = &held { Some(read.sum()) } else { None };
             first = false;
             let shown = match &held {
@@ -428,7 +430,13 @@ impl Store {
         room: usize,
         first: bool,
     ) -> Result<PinnedValue<'_>, Error> {
-        self.hold_slot(pool, key, Look { room, first }).map(|(held, _)| held)
+        self.hold_slot(pool, key, Look { room, first, keeps: false }).map(|(held, _)| held)
+    }
+
+    /// Looks up and pins a value of any length. It stays, in a private ephemeral pool too, and nothing is counted.
+    pub(crate) fn hold_kept(&self, pool: PoolId, key: Key) -> Result<PinnedValue<'_>, Error> {
+        let look = Look { room: usize::MAX, first: false, keeps: true };
+        self.hold_slot(pool, key, look).map(|(held, _)| held)
     }
 
     /// As [`Self::hold`], with the value's slot.
@@ -460,7 +468,7 @@ impl Store {
             return Ok((PinnedValue::Short(length), slot));
         }
         counters.hits.add_guarded(u64::from(look.first));
-        if access.consumes() {
+        if access.consumes() && !look.keeps {
             let removed = self.remove(&mut index, at.shard, leaf, at.index, true);
             drop(index);
             return Ok((self.adopt(removed), slot));

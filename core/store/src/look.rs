@@ -70,6 +70,16 @@ impl Store {
         Ok(Value { store: self, pool, key, room: usize::MAX, held })
     }
 
+    /// Like [`Store::inspect`], but the value also stays in a private ephemeral pool. For the beginning of a value that
+    /// is too long for its reader.
+    ///
+    /// # Errors
+    /// As for [`Store::look_up`].
+    pub fn inspect_kept(&self, pool: PoolId, key: Key) -> Result<Value<'_>, Error> {
+        let held = self.hold_kept(pool, key)?;
+        Ok(Value { store: self, pool, key, room: usize::MAX, held })
+    }
+
     /// Has a long value of more than `short` bytes, which was looked up, leave in parts. Any other is given back.
     ///
     /// # Errors

@@ -8,14 +8,23 @@ use crate::identify::decode_namespace_list;
 use crate::nvme::{Command, admin};
 
 mod discovery;
+mod health;
+mod supported;
 
 pub use discovery::{
     DISCOVERY_ENTRY_BYTES, DiscoveryEntry, DiscoveryLogHeader, DiscoveryLogPageEntry,
     TcpAddressSubtype, decode_discovery_header, discovery,
 };
+pub use health::{HEALTH_BYTES, Health, HealthLogPage};
+pub use supported::{
+    COMMANDS_BYTES, CommandsLogPage, FeaturesLogPage, SUPPORTED_BYTES, SupportedLogPages, commands,
+    features, supported,
+};
 
 /// Log page identifiers (section 5.1.12, figure 202).
 pub mod log {
+    /// Log pages that are supported.
+    pub const SUPPORTED: u8 = 0x00;
     /// Errors.
     pub const ERRORS: u8 = 0x01;
     /// Health.
@@ -26,6 +35,8 @@ pub mod log {
     pub const CHANGED_NAMESPACES: u8 = 0x04;
     /// Commands supported and their effects.
     pub const COMMANDS: u8 = 0x05;
+    /// Features that are supported and their effects.
+    pub const FEATURES: u8 = 0x12;
     /// Discovery.
     pub const DISCOVERY: u8 = 0x70;
 }
@@ -115,26 +126,6 @@ impl GetLogPage {
 /// Bytes of an entry of the error log (section 5.1.12.1.2, figure 205). An unused entry is all zeros.
 pub const ERROR_ENTRY_BYTES: usize = 64;
 
-/// SMART / health information log page (Base 2.1, section 5.1.12.1.3, figure 206).
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct HealthLogPage {
-    /// Critical warning (CW).
-    pub critical_warning: u8,
-    /// Composite temperature (CTEMP), kelvins.
-    pub composite_temperature: U16,
-    /// Available spare (AVSP), %.
-    pub available_spare: u8,
-    /// Available spare threshold (AVSPT), %.
-    pub available_spare_threshold: u8,
-    /// Percentage used (PUSED).
-    pub percentage_used: u8,
-    /// Bytes 6 to 511, not used here.
-    pub not_used_6: [u8; 506],
-}
-
-const _: () = assert!(size_of::<HealthLogPage>() == 512);
-
 /// Firmware slot information log page (Base 2.1, section 5.1.12.1.4, figure 208).
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -151,30 +142,6 @@ pub struct FirmwareLogPage {
 
 const _: () = assert!(size_of::<FirmwareLogPage>() == 512);
 
-/// Commands supported and effects log page (Base 2.1, section 5.1.12.1.6, figures 209 and 210).
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct CommandsLogPage {
-    /// Admin commands supported (ACS0 to ACS255), by opcode.
-    pub admin_commands_supported: [U32; 256],
-    /// I/O commands supported (IOCS0 to IOCS255), by opcode.
-    pub io_commands_supported: [U32; 256],
-    /// Reserved.
-    pub reserved: [u8; 2048],
-}
-
-const _: () = assert!(size_of::<CommandsLogPage>() == 4096);
-
-/// Bytes of the health log and of the firmware log.
-pub const HEALTH_BYTES: usize = size_of::<HealthLogPage>();
-
-/// The health log. Memory does not wear out, so it reports full health.
-pub fn health() -> [u8; HEALTH_BYTES] {
-    let mut log = HealthLogPage::new_zeroed();
-    log.available_spare = 100;
-    transmute!(log)
-}
-
 /// The firmware log: one slot, with the version of the software.
 pub fn firmware(version: &str) -> [u8; HEALTH_BYTES] {
     let mut log = FirmwareLogPage::new_zeroed();
@@ -183,27 +150,6 @@ pub fn firmware(version: &str) -> [u8; HEALTH_BYTES] {
     slot.fill(b' ');
     let bytes = version.len().min(slot.len());
     put(slot, 0, &version.as_bytes()[..bytes]);
-    transmute!(log)
-}
-
-/// Bytes of the log of commands.
-pub const COMMANDS_BYTES: usize = size_of::<CommandsLogPage>();
-
-/// The log of commands: the opcodes of the admin queue and of I/O queues. `true` marks commands that
-/// change stored data.
-pub fn commands(admin: &[u8], io: &[(u8, bool)]) -> [u8; COMMANDS_BYTES] {
-    /// Command supported (CSUPP).
-    const SUPPORTED: u32 = 1 << 0;
-    /// Logical block content change (LBCC).
-    const CHANGES: u32 = 1 << 1;
-    let mut log = CommandsLogPage::new_zeroed();
-    for &opcode in admin {
-        log.admin_commands_supported[usize::from(opcode)] = SUPPORTED.into();
-    }
-    for &(opcode, changes) in io {
-        let effects = SUPPORTED | if changes { CHANGES } else { 0 };
-        log.io_commands_supported[usize::from(opcode)] = effects.into();
-    }
     transmute!(log)
 }
 
@@ -242,6 +188,8 @@ impl Event {
     pub const NAMESPACES_CHANGED: Self = Self { kind: 2, what: 0, log: log::CHANGED_NAMESPACES };
     /// The bit of feature 0Bh that enables [`Self::NAMESPACES_CHANGED`].
     pub const NAMESPACES_CHANGED_BIT: u32 = 1 << 8;
+    /// The bit of feature 0Bh that enables discovery log page change notifications.
+    pub const DISCOVERY_CHANGED_BIT: u32 = 1 << 31;
 
     /// Encodes the event as the result of a completion.
     pub fn encode(self) -> u64 {
@@ -309,10 +257,7 @@ mod tests {
 
     /// The test sets all bytes that are not zero.
     #[test]
-    fn health_and_firmware_are_laid_out_as_figures_206_and_208_say() {
-        let mut bytes = [0; HEALTH_BYTES];
-        bytes[3] = 100;
-        assert_eq!(health(), bytes);
+    fn firmware_is_laid_out_as_figure_208_says() {
         let mut bytes = [0; HEALTH_BYTES];
         bytes[0] = 1;
         bytes[8..16].copy_from_slice(b"0.1.0   ");
@@ -330,12 +275,5 @@ mod tests {
     fn events_are_laid_out_as_the_kernel_reads_them() {
         assert_eq!(Event::NAMESPACES_CHANGED.encode(), 0x04_0002);
         assert_eq!(Event::decode(0x04_0002), Event::NAMESPACES_CHANGED);
-    }
-
-    #[test]
-    fn the_log_of_commands_has_two_halves() {
-        let bytes = commands(&[admin::IDENTIFY], &[(0x01, true), (0x02, false)]);
-        assert_eq!(bytes[24], 1);
-        assert_eq!((bytes[1028], bytes[1032]), (3, 1));
     }
 }

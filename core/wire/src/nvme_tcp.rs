@@ -193,12 +193,43 @@ pub fn is_host_data(start: &[u8]) -> bool {
 /// Decodes the PDU at the start of `bytes`. Gives the PDU and its length. `None` if it is incomplete.
 ///
 /// # Errors
-/// The PDU is invalid. No later PDU of the connection can be decoded.
+/// The PDU is invalid. No later PDU of the connection can be decoded, except after [`Error::DataDigest`]: then
+/// [`decode_damaged`] gives the PDU and its length.
 pub fn decode(
     bytes: &[u8],
     agreed: Framing,
     limit_bytes: usize,
 ) -> Result<Option<(Pdu<'_>, usize)>, Error> {
+    let Some(frame) = frame(bytes, agreed, limit_bytes)? else { return Ok(None) };
+    if !frame.has_data_digest() {
+        return Err(Error::DataDigest);
+    }
+    Ok(Some((frame.pdu()?, frame.bytes.len())))
+}
+
+/// Decodes a PDU of which [`decode`] reported [`Error::DataDigest`]. Its header is as it was sent, and its data is not.
+///
+/// # Errors
+/// The header is invalid. No later PDU of the connection can be decoded.
+pub fn decode_damaged(
+    bytes: &[u8],
+    agreed: Framing,
+    limit_bytes: usize,
+) -> Result<Option<(Pdu<'_>, usize)>, Error> {
+    let Some(frame) = frame(bytes, agreed, limit_bytes)? else { return Ok(None) };
+    Ok(Some((frame.pdu()?, frame.bytes.len())))
+}
+
+/// The bytes of one PDU whose lengths and header digest are right.
+struct Frame<'a> {
+    bytes: &'a [u8],
+    common: CommonHeader,
+    framing: Framing,
+    data: Range<usize>,
+}
+
+/// The PDU at the start of `bytes`. `None` if it is incomplete.
+fn frame(bytes: &[u8], agreed: Framing, limit_bytes: usize) -> Result<Option<Frame<'_>>, Error> {
     let Some(length) = pdu_bytes(bytes, limit_bytes)? else { return Ok(None) };
     let Some(bytes) = bytes.get(..length) else { return Ok(None) };
     let (&common, _) = CommonHeader::ref_from_prefix(bytes).map_err(|_| Error::PduField(0))?;
@@ -209,13 +240,22 @@ pub fn decode(
     if framing.header_digest && head(rest)? != &crc32c::crc32c(header).to_le_bytes() {
         return Err(Error::HeaderDigest);
     }
-    if framing.data_digest
-        && !data.is_empty()
-        && bytes[data.end..] != crc32c::crc32c(&bytes[data.clone()]).to_le_bytes()
-    {
-        return Err(Error::DataDigest);
+    Ok(Some(Frame { bytes, common, framing, data }))
+}
+
+impl<'a> Frame<'a> {
+    /// Whether the digest of the data is right, if there is to be one.
+    fn has_data_digest(&self) -> bool {
+        let data = &self.bytes[self.data.clone()];
+        !self.framing.data_digest
+            || data.is_empty()
+            || self.bytes[self.data.end..] == crc32c::crc32c(data).to_le_bytes()
     }
-    Ok(Some((decode_body(common, header, &bytes[data])?, length)))
+
+    fn pdu(&self) -> Result<Pdu<'a>, Error> {
+        let header = &self.bytes[..usize::from(self.common.header_length)];
+        decode_body(self.common, header, &self.bytes[self.data.clone()])
+    }
 }
 
 /// The bytes of a header as its structure. The caller has checked their number.

@@ -1,15 +1,12 @@
-//! The admin queue: features, logs, asynchronous events and keep-alive.
+//! The admin queue: features, asynchronous events, keep-alive, and logs.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use spillway_wire::fabrics::ControllerConfiguration;
-use spillway_wire::identify::LIST_ENTRIES;
-use spillway_wire::kv;
-use spillway_wire::log_page::{self, DiscoveryEntry, ERROR_ENTRY_BYTES, Event, GetLogPage, log};
+use spillway_wire::log_page::Event;
 use spillway_wire::nvme::{
-    ALL_NAMESPACES, AbortDwords, Command, FeaturesDwords, NumberOfQueues, Status, admin, block,
-    feature,
+    AbortDwords, Command, FeaturesDwords, NumberOfQueues, Status, admin, feature,
 };
 
 use crate::context::Context;
@@ -20,11 +17,13 @@ use crate::pools;
 use crate::reply::Reply;
 use crate::subsystem::Subsystem;
 
+mod logs;
+
 /// A controller ends if the host is silent for so many keep-alive timeouts. Hosts send Keep Alive once in half a
 /// timeout, and may be late for a moment.
 const KEEP_ALIVE_TIMES: u64 = 2;
-/// Most bytes of a log that one command may ask for.
-const LOG_BYTES_MAX: u64 = 1 << 20;
+/// The features that can be set and got.
+const FEATURES: [u8; 3] = [feature::QUEUES, feature::ASYNC_EVENTS, feature::KEEP_ALIVE];
 
 /// The state of an admin queue.
 #[derive(Debug)]
@@ -201,48 +200,6 @@ impl Admin {
             self.told = true;
         }
     }
-
-    /// The part of a log page that the command asks for.
-    fn log(
-        &mut self,
-        context: &Context<'_>,
-        local: SocketAddr,
-        command: &Command,
-    ) -> Result<Vec<u8>, Status> {
-        let get = GetLogPage::decode(command);
-        if get.bytes > LOG_BYTES_MAX || get.bytes > command.data.bytes.into() {
-            return Err(Status::INVALID_FIELD);
-        }
-        let subsystem = context.controller.subsystem;
-        let page = match (get.log, subsystem) {
-            (log::DISCOVERY, Subsystem::Discovery) => discovery(context, local),
-            (log::ERRORS, _) => vec![0; ERROR_ENTRY_BYTES],
-            (log::HEALTH, _) => log_page::health().to_vec(),
-            (log::FIRMWARE, _) => log_page::firmware(env!("CARGO_PKG_VERSION")).to_vec(),
-            (log::CHANGED_NAMESPACES, Subsystem::Blocks | Subsystem::Pools) => {
-                self.changed_namespaces(&get)
-            }
-            (log::COMMANDS, _) => commands(subsystem, get.command_set),
-            _ => return Err(Status::INVALID_LOG),
-        };
-        let start = usize::try_from(get.offset).ok().filter(|&start| start <= page.len());
-        let mut rest = page[start.ok_or(Status::INVALID_FIELD)?..].to_vec();
-        rest.resize(get.bytes as usize, 0);
-        Ok(rest)
-    }
-
-    fn changed_namespaces(&mut self, get: &GetLogPage) -> Vec<u8> {
-        let ids: Vec<u32> = if self.changed.len() > LIST_ENTRIES {
-            vec![ALL_NAMESPACES]
-        } else {
-            self.changed.iter().copied().collect()
-        };
-        if !get.retain_event {
-            self.changed.clear();
-            self.told = false;
-        }
-        spillway_wire::identify::namespace_list(ids.into_iter()).to_vec()
-    }
 }
 
 fn reply_data(command: &Command, bytes: &[u8], reply: &mut Reply<'_>) {
@@ -260,58 +217,4 @@ fn queues_granted(context: &Context<'_>, asked: NumberOfQueues) -> NumberOfQueue
         submission_queues: asked.submission_queues.get().min(max).into(),
         completion_queues: asked.completion_queues.get().min(max).into(),
     }
-}
-
-/// The discovery log. Every host gets the same two subsystems, whether it may connect to them or not.
-fn discovery(context: &Context<'_>, local: SocketAddr) -> Vec<u8> {
-    let entries = [Subsystem::Blocks, Subsystem::Pools].map(|subsystem| DiscoveryEntry {
-        subsystem: context.target.nqn(subsystem).to_owned(),
-        address: local,
-        secure: context.controller.host.name.is_some(),
-    });
-    log_page::discovery(1, &entries)
-}
-
-fn commands(subsystem: Subsystem, command_set: u8) -> Vec<u8> {
-    const COMMON: [u8; 7] = [
-        admin::GET_LOG_PAGE,
-        admin::IDENTIFY,
-        admin::ABORT,
-        admin::SET_FEATURES,
-        admin::GET_FEATURES,
-        admin::ASYNC_EVENT,
-        admin::KEEP_ALIVE,
-    ];
-    const OF_POOLS: [u8; 5] = [
-        kv::admin::CREATE_POOL,
-        kv::admin::JOIN_POOL,
-        kv::admin::DESTROY_POOL,
-        kv::admin::STATISTICS,
-        kv::admin::LIST_POOLS,
-    ];
-    let blocks = [
-        (block::FLUSH, false),
-        (block::WRITE, true),
-        (block::READ, false),
-        (block::COMPARE, false),
-        (block::WRITE_ZEROES, true),
-        (block::DATASET_MANAGEMENT, true),
-    ];
-    let values = [
-        (kv::io::STORE, true),
-        (kv::io::RETRIEVE, false),
-        (kv::io::LIST, false),
-        (kv::io::DELETE, true),
-        (kv::io::EXIST, false),
-        (kv::io::FLUSH_OBJECT, true),
-        (kv::io::TAKE, true),
-    ];
-    let page = match (subsystem, command_set) {
-        (Subsystem::Pools, 1) => {
-            log_page::commands(&[COMMON.as_slice(), OF_POOLS.as_slice()].concat(), &values)
-        }
-        (Subsystem::Blocks, 0) => log_page::commands(&COMMON, &blocks),
-        _ => log_page::commands(&COMMON, &[]),
-    };
-    page.to_vec()
 }

@@ -11,11 +11,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::Instant;
 
-use spillway_serving::{CommandKind, Recorder};
+use spillway_serving::Recorder;
+use spillway_wire::Error as WireError;
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status, admin};
 use spillway_wire::nvme_tcp::{
     ADMIN_CAPSULE_DATA_BYTES, DIGEST_BYTES, Framing, HEADER_BYTES_MAX, InitRequest, InitResponse,
-    Pdu, Terminate, decode, is_host_data,
+    Pdu, Terminate, Transfer, decode, decode_damaged, is_host_data,
 };
 
 use crate::connect::{Origin, connect};
@@ -27,7 +28,6 @@ use crate::output::Output;
 use crate::patience::{Owed, Patience, What};
 use crate::queue::{Begin, Queue, Role, direction};
 use crate::reply::{PDU_DATA_BYTES_MAX, QueueState, Reply, write_pdu};
-use crate::source::Source;
 use crate::target::Target;
 use crate::transfer::Next;
 
@@ -47,7 +47,7 @@ pub struct Connection {
     /// Bytes of all whole PDUs that have arrived.
     taken_bytes: u64,
     queue: Option<Queue>,
-    /// Why the host was refused, until [`Self::complaint`] takes it for the log.
+    /// Why the host or a command of it was refused, until [`Self::complaint`] takes it for the log.
     complaint: Option<String>,
     recorder: Recorder,
 }
@@ -123,10 +123,16 @@ impl Connection {
         self.start_waiting(now_ms, out);
         let mut taken = 0;
         while !out.is_full() {
-            let Some((pdu, bytes)) = decode(&input[taken..], self.framing(), PDU_BYTES_MAX)? else {
-                break;
+            let rest = &input[taken..];
+            let bytes = match decode(rest, self.framing(), PDU_BYTES_MAX) {
+                Ok(Some((pdu, bytes))) => {
+                    self.pdu(now_ms, pdu, out)?;
+                    bytes
+                }
+                Ok(None) => break,
+                Err(WireError::DataDigest) => self.damaged_pdu(now_ms, rest, out)?,
+                Err(error) => return Err(error.into()),
             };
-            self.pdu(now_ms, pdu, out)?;
             taken += bytes;
             // The new controller can be ended by another thread, and the loop does not hold it open: see `enter`.
             if controller.is_none() && self.queue.is_some() {
@@ -191,8 +197,8 @@ impl Connection {
         [room_ms, host_ms, self.patience.until_ms()].into_iter().flatten().min()
     }
 
-    /// Why the host was not admitted, or got no queue, since the last call: a text for the log. Any host can cause any
-    /// number of them, so limit how many you log.
+    /// Why the host was not admitted, got no queue, or had a command fail for damaged data, since the last call: a text
+    /// for the log. Any host can cause any number of them, so limit how many you log.
     pub const fn complaint(&mut self) -> Option<String> {
         self.complaint.take()
     }
@@ -257,28 +263,65 @@ impl Connection {
                 self.command(now_ms, &command, data, out)
             }
             (Pdu::HostData(part, data), Some(framing)) => {
-                let Some(queue) = &mut self.queue else {
-                    return Err(Error::Protocol("data before Connect"));
-                };
-                match queue.transfers.receive(&part, data)? {
-                    Next::Nothing => {}
-                    Next::Grant(grant) => write_pdu(out, framing, &Pdu::ReadyToTransfer(grant)),
-                    Next::Execute(command, data, held) => {
-                        self.execute(now_ms, &command, &data, out);
-                        drop((data, held));
-                        self.start_waiting(now_ms, out);
-                    }
-                    Next::Done(command, outcome, worked) => {
-                        queue.reply(out, framing, &command).complete(outcome);
-                        self.recorder.record(queue.role.kind(&command), worked);
-                        self.start_waiting(now_ms, out);
-                    }
-                }
-                Ok(())
+                self.host_data(now_ms, (&part, Some(data)), framing, out)
             }
             (Pdu::HostTerminate(terminate), _) => Err(Error::Terminated(terminate.status)),
             _ => Err(Error::Protocol("an unexpected PDU")),
         }
+    }
+
+    /// Takes data of a command, which follows its command; `None` if the data is damaged.
+    fn host_data(
+        &mut self,
+        now_ms: u64,
+        (part, data): (&Transfer, Option<&[u8]>),
+        framing: Framing,
+        out: &mut Output,
+    ) -> Result<(), Error> {
+        let Some(queue) = &mut self.queue else {
+            return Err(Error::Protocol("data before Connect"));
+        };
+        match queue.transfers.receive(part, data)? {
+            Next::Nothing => {}
+            Next::Grant(grant) => write_pdu(out, framing, &Pdu::ReadyToTransfer(grant)),
+            Next::Execute(command, data, held) => {
+                self.execute(now_ms, &command, &data, out);
+                drop((data, held));
+                self.start_waiting(now_ms, out);
+            }
+            Next::Done(command, outcome, worked) => {
+                queue.reply(out, framing, &command).complete(outcome);
+                queue.record(&self.recorder, &command, worked);
+                self.start_waiting(now_ms, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails the command of a PDU whose data is damaged, so that the host tries it again (TCP 1.0, section 3.5, digest
+    /// error handling). The connection goes on. Gives the length of the PDU.
+    fn damaged_pdu(&mut self, now_ms: u64, input: &[u8], out: &mut Output) -> Result<usize, Error> {
+        let framing = self.framing();
+        let decoded = decode_damaged(input, framing, PDU_BYTES_MAX)?;
+        let Some((pdu, bytes)) = decoded else { return Ok(0) };
+        self.target.count_damaged();
+        self.complaint = Some("the digest of data is wrong: its command fails".into());
+        match pdu {
+            Pdu::Command(command, _) => {
+                let queue = match &mut self.queue {
+                    Some(queue) => {
+                        queue.head = (queue.head + 1) % queue.entries;
+                        queue.state()
+                    }
+                    None => QueueState { number: 0, head: None },
+                };
+                let mut reply = Reply { out, framing, queue, command: command.id };
+                reply.complete(Err(Status::TRANSPORT.into()));
+            }
+            Pdu::HostData(part, _) => self.host_data(now_ms, (&part, None), framing, out)?,
+            _ => return Err(Error::Protocol("an unexpected PDU")),
+        }
+        Ok(bytes)
     }
 
     fn initialize(&mut self, request: InitRequest, out: &mut Output) -> Result<(), Error> {
@@ -389,11 +432,10 @@ impl Connection {
                     let mut reply = queue.reply(out, framing, &command);
                     if let Role::Pools(pools) = &mut queue.role {
                         match pools.get_long(&context, &command, &mut reply) {
-                            Some(get) => {
-                                let source = Source::Value(get);
+                            Some(source) => {
                                 queue.begin_answer(command, source, began.elapsed(), held);
                             }
-                            None => self.recorder.record(CommandKind::Get, began.elapsed()),
+                            None => queue.record(&self.recorder, &command, began.elapsed()),
                         }
                     }
                 }
@@ -401,7 +443,7 @@ impl Connection {
                 Ok(Begin::Later) => {}
                 Err(failure) => {
                     queue.reply(out, framing, &command).complete(Err(failure));
-                    self.recorder.record(queue.role.kind(&command), began.elapsed());
+                    queue.record(&self.recorder, &command, began.elapsed());
                 }
             }
         }
@@ -412,7 +454,7 @@ impl Connection {
         let began = Instant::now();
         self.dispatch(now_ms, command, data, out);
         if let Some(queue) = &self.queue {
-            self.recorder.record(queue.role.kind(command), began.elapsed());
+            queue.record(&self.recorder, command, began.elapsed());
         }
     }
 

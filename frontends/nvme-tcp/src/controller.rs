@@ -10,6 +10,7 @@ use spillway_types::ClientId;
 
 use crate::quota::Quota;
 use crate::subsystem::Subsystem;
+use crate::traffic::Traffic;
 
 /// Makes the owner of a connection call [`crate::Connection::poll`] soon.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
@@ -37,6 +38,8 @@ pub(crate) struct Controller {
     pub(crate) host: Host,
     /// The target's address to which the host connected.
     pub(crate) local: SocketAddr,
+    /// The commands of its I/O queues.
+    pub(crate) traffic: Traffic,
     client: OnceLock<ProvenClient>,
     /// Whether commands are executed. A queue holds the read lock while it executes commands, so no command is executed
     /// any more once the thread that ends the controller has had the write lock.
@@ -66,6 +69,7 @@ impl Controller {
             subsystem,
             host,
             local,
+            traffic: Traffic::default(),
             client: OnceLock::new(),
             open: RwLock::new(true),
             enabled: AtomicBool::new(false),

@@ -72,7 +72,13 @@ fn controller(context: &Context<'_>) -> [u8; IDENTIFY_BYTES] {
         version: env!("CARGO_PKG_VERSION"),
         subsystem: context.target.nqn(subsystem),
         transfer_shift: subsystem.transfer_shift().min(room_shift),
-        events: if discovery { 0 } else { Event::NAMESPACES_CHANGED_BIT },
+        // The discovery log never changes while the target runs, so its event never comes. A controller to which hosts may
+        // stay connected announces it all the same (Base 2.1, section 3.1.3.3).
+        events: if discovery {
+            Event::DISCOVERY_CHANGED_BIT
+        } else {
+            Event::NAMESPACES_CHANGED_BIT
+        },
         event_requests: EVENT_REQUESTS_MAX as u8 - 1,
         commands_max: config.queue_entries_max,
         namespaces_max: if discovery { 0 } else { NAMESPACES_MAX },

@@ -45,6 +45,7 @@ mod sink;
 mod source;
 mod subsystem;
 mod target;
+mod traffic;
 mod transfer;
 
 pub use config::Config;

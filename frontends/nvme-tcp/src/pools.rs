@@ -1,8 +1,9 @@
 //! I/O queues of pools, and the admin commands of pools.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use spillway_store::{Begun, Found, LongGet, PageBuf, Store};
+use spillway_store::{Begun, Found, PageBuf, Store};
 use spillway_types::{Get, Key, PoolId, PoolSpec, Sharing};
 use spillway_wire::kv::{self, CreatePool, KeyList, KeyValueDwords, PoolEntry, io, store_option};
 use spillway_wire::nvme::{Command, Status};
@@ -13,6 +14,7 @@ use crate::namespaces;
 use crate::outcome::{Failure, Outcome, refused, store_failure, stored};
 use crate::reply::{PDU_DATA_BYTES_MAX, Reply};
 use crate::sink::Sink;
+use crate::source::Source;
 use crate::target::Target;
 
 /// Most bytes of keys in the answer to one List. The host gets more keys by another List.
@@ -88,19 +90,22 @@ impl PoolQueue {
         let exclusive = command.opcode == io::TAKE;
         let scratch = &mut self.scratch;
         reply.fill(room, |value| {
-            let length = read(store, pool, key, exclusive, value, scratch)?;
-            Ok((length, length as u64))
+            if exclusive {
+                let length = take(store, pool, key, value, scratch)?;
+                return Ok((length, length as u64));
+            }
+            retrieve(store, pool, key, value, scratch)
         });
     }
 
-    /// Gets a value that may be longer than one PDU. Gives the value if the answer is to be sent in parts; otherwise
+    /// Gets a value that may be longer than one PDU. Gives its source if the answer is to be sent in parts; otherwise
     /// the answer is already written.
     pub(crate) fn get_long(
         &mut self,
         context: &Context<'_>,
         command: &Command,
         reply: &mut Reply<'_>,
-    ) -> Option<LongGet> {
+    ) -> Option<Source> {
         let place = self.pool(context, command.namespace);
         let place = place.and_then(|pool| Ok((pool, kv::key(command)?)));
         let (pool, key) = match place {
@@ -120,14 +125,17 @@ impl PoolQueue {
             } else {
                 store.get_long(pool, key, (room, PDU_DATA_BYTES_MAX), scratch, copy)
             };
-            match found.map_err(|error| store_failure(&error))? {
-                Found::Other(got) => length_of(got).map(|length| (length, length as u64, true)),
-                Found::Long(found) => {
-                    long = Some(found);
-                    // An error, so that `part` writes nothing.
-                    Err(Status::SUCCESS.into())
+            long = Some(match found.map_err(|error| store_failure(&error))? {
+                Found::Other(Get::Short(_)) if command.opcode == io::RETRIEVE => {
+                    long_start(store, pool, key, room)?
                 }
-            }
+                Found::Other(got) => {
+                    return length_of(got).map(|length| (length, length as u64, true));
+                }
+                Found::Long(get) => Source::Value { bytes: get.length() as u64, get },
+            });
+            // An error, so that `part` writes nothing.
+            Err(Status::SUCCESS.into())
         });
         if let (None, Err(failure)) = (&long, written) {
             reply.complete(Err(failure));
@@ -158,23 +166,53 @@ fn on_key(command: &Command, find: impl FnOnce(Key) -> bool) -> Outcome {
     if find(key) { Ok(0) } else { Err(Status::KEY_NOT_FOUND.finally().into()) }
 }
 
-/// Copies a value into `value` and gives its length.
-fn read(
+/// Copies a value, or as much of its beginning as there is room for, into `value`. Gives the number of bytes and the
+/// length of the value.
+fn retrieve(
     store: &Store,
     pool: PoolId,
     key: Key,
-    exclusive: bool,
+    value: &mut [u8],
+    scratch: &mut PageBuf,
+) -> Result<(usize, u64), Failure> {
+    let got = store.get(pool, key, value).map_err(|error| store_failure(&error))?;
+    if !matches!(got, Get::Short(_)) {
+        return length_of(got).map(|length| (length, length as u64));
+    }
+    let whole = store.inspect_kept(pool, key).map_err(|error| store_failure(&error))?;
+    let shown = whole.show(scratch, |at, part| {
+        if let Some(room) = value.get_mut(at..) {
+            let bytes = room.len().min(part.len());
+            room[..bytes].copy_from_slice(&part[..bytes]);
+        }
+    });
+    let (got, _pin) = shown.map_err(|error| store_failure(&error))?;
+    let length = length_of(got)?;
+    Ok((length.min(value.len()), length as u64))
+}
+
+/// The beginning of a value that is longer than `room`, which is more than one PDU.
+fn long_start(store: &Arc<Store>, pool: PoolId, key: Key, room: usize) -> Result<Source, Failure> {
+    let value = store.inspect_kept(pool, key).map_err(|error| store_failure(&error))?;
+    // A shorter value took its place meanwhile: the host tries again.
+    let mut get = store.leave_in_parts(value, PDU_DATA_BYTES_MAX).map_err(|_| Status::NOT_READY)?;
+    let bytes = room.min(get.length());
+    get.cut(get.length() - bytes);
+    Ok(Source::Value { get, bytes: bytes as u64 })
+}
+
+/// Removes a value that fits, copies it into `value` and gives its length.
+fn take(
+    store: &Store,
+    pool: PoolId,
+    key: Key,
     value: &mut [u8],
     scratch: &mut PageBuf,
 ) -> Result<usize, Failure> {
-    let got = if exclusive {
-        let room = value.len();
-        store.take(pool, key, room, scratch, |at, part| {
-            value[at..at + part.len()].copy_from_slice(part);
-        })
-    } else {
-        store.get(pool, key, value)
-    };
+    let room = value.len();
+    let got = store.take(pool, key, room, scratch, |at, part| {
+        value[at..at + part.len()].copy_from_slice(part);
+    });
     length_of(got.map_err(|error| store_failure(&error))?)
 }
 

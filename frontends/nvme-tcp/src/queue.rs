@@ -134,9 +134,16 @@ impl Queue {
             return;
         }
         let mut outgoing = std::mem::take(&mut self.transfers.outgoing);
-        let sent = |done: &Outgoing| recorder.record(self.role.kind(&done.command), done.worked);
+        let sent = |done: &Outgoing| self.record(recorder, &done.command, done.worked);
         source::send(&mut outgoing, out, |out, command| self.reply(out, framing, command), sent);
         self.transfers.outgoing = outgoing;
+    }
+
+    /// Records a command that ended, and how long it took.
+    pub(crate) fn record(&self, recorder: &Recorder, command: &Command, took: Duration) {
+        let kind = self.role.kind(command);
+        recorder.record(kind, took);
+        self.controller.traffic.count(kind, command.data.bytes);
     }
 
     pub(crate) fn is_authenticated(&self) -> bool {
@@ -149,9 +156,11 @@ impl Queue {
         framing: Framing,
         command: &Command,
     ) -> Reply<'a> {
-        let head = self.flow_control.then_some(self.head);
-        let queue = QueueState { number: self.number, head };
-        Reply { out, framing, queue, command: command.id }
+        Reply { out, framing, queue: self.state(), command: command.id }
+    }
+
+    pub(crate) fn state(&self) -> QueueState {
+        QueueState { number: self.number, head: self.flow_control.then_some(self.head) }
     }
 }
 

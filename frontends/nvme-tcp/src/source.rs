@@ -16,8 +16,8 @@ use crate::reply::{PDU_DATA_BYTES_MAX, Reply};
 /// Where the data of a long answer comes from.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// From the frames of the store.
-    Value(LongGet),
+    /// From the frames of the store, the first `bytes` of the value.
+    Value { get: LongGet, bytes: u64 },
     /// From a block device, from its byte `offset` on.
     Blocks { device: Arc<dyn Device>, offset: u64, bytes: u64 },
 }
@@ -36,22 +36,21 @@ pub(crate) struct Outgoing {
 impl Source {
     fn bytes(&self) -> u64 {
         match self {
-            Self::Value(get) => get.length() as u64,
-            Self::Blocks { bytes, .. } => *bytes,
+            Self::Value { bytes, .. } | Self::Blocks { bytes, .. } => *bytes,
         }
     }
 
     /// The result in the completion: the length of a value.
     fn result(&self) -> u64 {
         match self {
-            Self::Value(get) => get.length() as u64,
+            Self::Value { get, .. } => get.length() as u64,
             Self::Blocks { .. } => 0,
         }
     }
 
     fn read(&mut self, at: u64, room: &mut [u8]) -> Result<(), Failure> {
         match self {
-            Self::Value(get) => {
+            Self::Value { get, .. } => {
                 let given = get.pull(room);
                 debug_assert_eq!(given, room.len());
                 Ok(())

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_block::Exports;
@@ -40,6 +41,7 @@ pub struct Target {
     pools_nqn: String,
     blocks_nqn: String,
     quotas: Quotas,
+    damaged: AtomicU64,
 }
 
 impl fmt::Debug for Target {
@@ -74,6 +76,7 @@ impl Target {
             config,
             latencies: Arc::new(Latencies::new(COMMANDS)),
             quotas: Quotas::default(),
+            damaged: AtomicU64::new(0),
         }))
     }
 
@@ -85,6 +88,15 @@ impl Target {
     /// The latencies of its commands.
     pub const fn latencies(&self) -> &Arc<Latencies> {
         &self.latencies
+    }
+
+    /// PDUs that arrived with a wrong digest of their data.
+    pub fn damaged(&self) -> u64 {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_damaged(&self) {
+        self.damaged.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn recorder(&self) -> Recorder {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use spillway_wire::nvme::Command;
+use spillway_wire::nvme::{Command, Status};
 use spillway_wire::nvme_tcp::{ReadyToTransfer, Transfer};
 
 use crate::error::Error;
@@ -118,11 +118,11 @@ impl Transfers {
         grant
     }
 
-    /// Takes data that arrived.
+    /// Takes data that arrived; `None` if it arrived damaged, so that its command fails.
     ///
     /// # Errors
     /// [`Error::Protocol`] if it does not match its grant.
-    pub(crate) fn receive(&mut self, part: &Transfer, data: &[u8]) -> Result<Next, Error> {
+    pub(crate) fn receive(&mut self, part: &Transfer, data: Option<&[u8]>) -> Result<Next, Error> {
         let slot = self.incoming.get_mut(usize::from(part.tag));
         let Some(slot) = slot.filter(|slot| slot.is_some()) else {
             return Err(Error::Protocol("data for a transfer that was not granted"));
@@ -132,14 +132,17 @@ impl Transfers {
         let (Some(end), true) = (end, part.offset == incoming.received) else {
             return Err(Error::Protocol("data outside what was granted"));
         };
-        let whole = data.len() == part.bytes as usize;
+        let whole = data.is_none_or(|data| data.len() == part.bytes as usize);
         let last = part.last == (end == incoming.granted);
         if part.command != incoming.command.id || !last || !whole {
             return Err(Error::Protocol("data that does not match its grant"));
         }
         if incoming.failed.is_none() {
             let began = Instant::now();
-            incoming.failed = incoming.sink.take(part.offset, data).err();
+            incoming.failed = match data {
+                Some(data) => incoming.sink.take(part.offset, data).err(),
+                None => Some(Status::TRANSPORT.into()),
+            };
             incoming.worked += began.elapsed();
         }
         incoming.received = end;
@@ -219,17 +222,18 @@ mod tests {
         };
         let half = GRANT_BYTES_MAX / 2;
         let data = vec![1; half as usize];
-        assert!(matches!(transfers.receive(&part(0, half, false), &data), Ok(Next::Nothing)));
-        let Ok(Next::Grant(second)) = transfers.receive(&part(half, half, true), &data) else {
+        assert!(matches!(transfers.receive(&part(0, half, false), Some(&data)), Ok(Next::Nothing)));
+        let Ok(Next::Grant(second)) = transfers.receive(&part(half, half, true), Some(&data))
+        else {
             panic!("no second grant");
         };
         assert_eq!((second.offset, second.bytes), (GRANT_BYTES_MAX, 100));
         let end = part(GRANT_BYTES_MAX, 100, true);
-        let Ok(Next::Execute(done, all, _)) = transfers.receive(&end, &[2; 100]) else {
+        let Ok(Next::Execute(done, all, _)) = transfers.receive(&end, Some(&[2; 100])) else {
             panic!("not done");
         };
         assert_eq!((done.id, all.len(), all[all.len() - 1]), (5, total as usize, 2));
-        assert!(transfers.receive(&end, &[2; 100]).is_err(), "the tag is free again");
+        assert!(transfers.receive(&end, Some(&[2; 100])).is_err(), "the tag is free again");
     }
 
     #[test]
@@ -253,9 +257,12 @@ mod tests {
             Transfer { bytes: 101, ..good },
             Transfer { last: false, ..good },
         ] {
-            assert!(transfers.receive(&bad, &vec![0; bad.bytes as usize]).is_err(), "{bad:?}");
+            assert!(
+                transfers.receive(&bad, Some(&vec![0; bad.bytes as usize])).is_err(),
+                "{bad:?}"
+            );
         }
-        assert!(matches!(transfers.receive(&good, &[0; 100]), Ok(Next::Execute(..))));
+        assert!(matches!(transfers.receive(&good, Some(&[0; 100])), Ok(Next::Execute(..))));
     }
 
     #[test]
@@ -279,7 +286,7 @@ mod tests {
         assert!(transfers.next_waiting().is_none());
         assert_eq!(transfers.owed_bytes(), 1 + u64::from(GRANT_BYTES_MAX));
         let end = Transfer { command: 1, tag: 0, offset: 0, bytes: 1, last: true, success: false };
-        assert!(matches!(transfers.receive(&end, &[1]), Ok(Next::Execute(..))));
+        assert!(matches!(transfers.receive(&end, Some(&[1])), Ok(Next::Execute(..))));
         assert!(transfers.next_waiting().is_none(), "the long one is on its way still");
         assert_eq!((transfers.owed_bytes(), transfers.came_bytes()), (GRANT_BYTES_MAX.into(), 1));
         assert_eq!((transfers.len(), transfers.has_waiting()), (2, true));

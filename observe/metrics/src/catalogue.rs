@@ -21,7 +21,7 @@ pub struct Sample {
     pub store: StoreSample,
     /// The policy that sets targets.
     pub policy: PolicySample,
-    /// Refused connections.
+    /// Refused connections and data.
     pub refused: RefusedSample,
     /// The commands of each front end.
     pub commands: Vec<CommandSample>,

@@ -41,7 +41,7 @@ pub(crate) const POLICY: [Metric<PolicySample>; 5] = [
         .in_millionths(),
 ];
 
-/// Refused connections.
+/// Refused connections and data.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RefusedSample {
     /// Connections for which no client is configured.
@@ -50,10 +50,12 @@ pub struct RefusedSample {
     pub at_limit: u64,
     /// Wrong secrets, certificates, passwords and tokens.
     pub authentications: u64,
+    /// PDUs of NVMe/TCP whose data did not match its digest; none without NVMe/TCP.
+    pub damaged_pdus: Option<u64>,
 }
 
-/// Metrics of refused connections.
-pub(crate) const REFUSED: [Metric<RefusedSample>; 3] = [
+/// Metrics of refused connections and data.
+pub(crate) const REFUSED: [Metric<RefusedSample>; 4] = [
     counter(
         "spillway_denied_unknown_total",
         "Connections of users, hosts and certificates for which no client is configured; over RESP also those that have not given a password yet.",
@@ -68,5 +70,10 @@ pub(crate) const REFUSED: [Metric<RefusedSample>; 3] = [
         "spillway_failed_authentications_total",
         "Wrong secrets and passwords, failed TLS handshakes, and requests over HTTP without a right token.",
         |r| Some(r.authentications),
+    ),
+    counter(
+        "spillway_nvme_tcp_damaged_pdus_total",
+        "PDUs from NVMe/TCP hosts whose data did not match its digest. Their commands failed, and the hosts send them again.",
+        |r| r.damaged_pdus,
     ),
 ];

@@ -196,7 +196,7 @@ pub fn document() -> String {
     table(&mut out, &PROCESS);
     out.push_str("\n## The policy\n\n[policies.md](policies.md) explains them.\n\n");
     table(&mut out, &POLICY);
-    out.push_str("\n## Refused connections\n\n");
+    out.push_str("\n## Refused connections and data\n\n");
     table(&mut out, &REFUSED);
     out.push_str(
         "\n## Commands\n\nThe label `frontend` is `ring`, `nvme-tcp`, `nbd`, `resp` or `vhost-user-blk`. The label `command`\n\

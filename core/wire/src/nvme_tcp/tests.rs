@@ -133,6 +133,16 @@ fn a_changed_byte_is_seen_by_the_digests() {
     for (at, error) in [(20, Error::HeaderDigest), (length - 10, Error::DataDigest)] {
         out[at] ^= 1;
         assert_eq!(decode(&out, framing, LIMIT), Err(error));
+        match error {
+            Error::HeaderDigest => assert_eq!(decode_damaged(&out, framing, LIMIT), Err(error)),
+            _ => {
+                let Ok(Some((pdu, taken))) = decode_damaged(&out, framing, LIMIT) else {
+                    panic!("the PDU with damaged data is not given");
+                };
+                assert_eq!(taken, length);
+                assert!(matches!(pdu, Pdu::Command(_, damaged) if damaged != data));
+            }
+        }
         out[at] ^= 1;
     }
     assert!(decode(&out, framing, LIMIT).is_ok());

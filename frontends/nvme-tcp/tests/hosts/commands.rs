@@ -99,7 +99,7 @@ fn values_of_every_size_come_back_under_every_framing() {
 }
 
 #[test]
-fn a_value_longer_than_its_room_is_neither_cut_nor_consumed() {
+fn of_a_value_longer_than_its_room_the_beginning_comes_and_the_value_stays() {
     let world = World::new();
     let (mut admin, controller) = world.admin(POOLS, ALICE);
     let pool = create_pool(&mut admin, PoolSpec::EPHEMERAL);
@@ -107,9 +107,37 @@ fn a_value_longer_than_its_room_is_neither_cut_nor_consumed() {
     let key = Key::new(1, 2);
     let store = kv::store(io.id(), pool, key, 4096);
     io.ask(store, &[9; 4096]);
-    assert_eq!(get(&mut io, pool, key, 100), (Status::VALUE_SIZE, 4096, vec![]));
+    assert_eq!(get(&mut io, pool, key, 100), (Status::SUCCESS, 4096, vec![9; 100]));
+    let take = kv::retrieve(kv::io::TAKE, io.id(), pool, key, 100);
+    let (refused, none) = io.ask(take, &[]);
+    assert_eq!((refused.status.code(), refused.result, none.len()), (Status::VALUE_SIZE, 4096, 0));
     assert_eq!(get(&mut io, pool, key, 4096), (Status::SUCCESS, 4096, vec![9; 4096]));
     assert_eq!(get(&mut io, pool, key, 4096).0, Status::KEY_NOT_FOUND, "a get removes the value");
+}
+
+#[test]
+fn the_beginning_of_every_kind_of_value_comes() {
+    let world = World::new();
+    let (mut admin, controller) = world.admin(POOLS, ALICE);
+    let pool = create_pool(&mut admin, PoolSpec::EPHEMERAL);
+    let mut io = world.io(POOLS, ALICE, controller);
+    for bytes in [2usize, 100, 3000, 4096, 5000, 131_073, 300_000, 3 << 20] {
+        let noise: Vec<u8> = (0..bytes).map(|at| (at * 7 + at / 251) as u8).collect();
+        for (index, value) in [(1, noise), (2, vec![0; bytes]), (3, b"ab".repeat(bytes / 2))] {
+            let (key, bytes) = (Key::new(bytes as u64, index), value.len());
+            let stored = kv::store(io.id(), pool, key, bytes as u32);
+            assert_eq!(io.ask(stored, &value).0.status, Status::SUCCESS, "{bytes}");
+            let rooms = [1, 99, 4095, 4097, 131_072, 131_073, 200_000, bytes - 1];
+            for room in rooms.into_iter().filter(|&room| room < bytes) {
+                let (status, length, got) = get(&mut io, pool, key, room as u32);
+                assert_eq!((status, length), (Status::SUCCESS, bytes as u64), "{room}");
+                assert!(got == value[..room], "{room} of {bytes} bytes came back as others");
+            }
+            let (status, _, got) = get(&mut io, pool, key, bytes as u32);
+            assert!(status == Status::SUCCESS && got == value, "{bytes}");
+            assert_eq!(get(&mut io, pool, key, 64).0, Status::KEY_NOT_FOUND);
+        }
+    }
 }
 
 #[test]
@@ -287,6 +315,34 @@ fn the_kernel_learns_of_namespaces_that_come() {
     let number =
         world.store.pools(world.alice).unwrap().iter().find(|p| p.id == pool).unwrap().number;
     assert_eq!(changed, [number]);
+}
+
+#[test]
+fn the_kernel_learns_of_a_namespace_that_goes_while_it_is_connected() {
+    let world = World::new();
+    let (mut admin, controller) = world.admin(BLOCKS, ALICE);
+    let [namespace] = namespaces(&mut admin)[..] else { panic!("not one namespace") };
+    let mut io = world.io(BLOCKS, ALICE, controller);
+    let read = |io: &mut Host| {
+        let mut command = Command::new(block::READ, io.id(), namespace);
+        command.data.bytes = 4096;
+        io.ask(command, &[]).0.status
+    };
+    assert_eq!(read(&mut io), Status::SUCCESS);
+    let mut features = Command::new(admin::SET_FEATURES, admin.id(), 0);
+    features.cdw10 = feature::ASYNC_EVENTS.into();
+    features.cdw11 = Event::NAMESPACES_CHANGED_BIT;
+    assert!(admin.ask(features, &[]).0.status.is_success());
+    let event = admin.encode(&Pdu::Command(Command::new(admin::ASYNC_EVENT, 900, 0), &[]));
+    assert!(admin.send(&event).unwrap().is_empty());
+    world.destroy_device();
+    admin.connection.poll(0, &mut admin.out).unwrap();
+    let answers = admin.answers();
+    let [Answer::Completed(completion)] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!((completion.id, completion.result), (900, Event::NAMESPACES_CHANGED.encode()));
+    assert_eq!(namespaces(&mut admin), []);
+    assert_eq!(read(&mut io), Status::INVALID_NAMESPACE.finally());
+    assert_eq!(read(&mut io), Status::INVALID_NAMESPACE.finally(), "the connection goes on");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 mod authentication;
 mod commands;
+mod digests;
 mod in_flight;
+mod logs;
 mod server;
 mod support;

@@ -1,7 +1,7 @@
 //! A host without a socket, which sends one command at a time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use spillway_block::{BlockSize, Device, ExportInfo, Exports, Geometry, fresh_uuid};
 use spillway_block_store::BlockDevice;
@@ -32,9 +32,11 @@ pub struct World {
     pub target: Arc<Target>,
     /// Authentications that failed.
     pub failed: Arc<AtomicU32>,
+    is_destroyed: Arc<AtomicBool>,
 }
 
 struct FakeRegistry {
+    is_destroyed: Arc<AtomicBool>,
     alice: ClientId,
     bob: ClientId,
     number: u32,
@@ -74,11 +76,18 @@ impl Exports for FakeRegistry {
     fn list(&self, client: ClientId) -> Vec<ExportInfo> {
         let bytes = self.device.bytes();
         let export = ExportInfo { name: "disk".into(), number: self.number, bytes };
-        if client == self.alice { vec![export] } else { Vec::new() }
+        if self.has_device(client) { vec![export] } else { Vec::new() }
     }
 
     fn open(&self, client: ClientId, name: &str) -> Option<Arc<dyn Device>> {
-        (client == self.alice && name == "disk").then(|| self.device.clone() as Arc<dyn Device>)
+        let found = self.has_device(client) && name == "disk";
+        found.then(|| self.device.clone() as Arc<dyn Device>)
+    }
+}
+
+impl FakeRegistry {
+    fn has_device(&self, client: ClientId) -> bool {
+        client == self.alice && !self.is_destroyed.load(Ordering::Relaxed)
     }
 }
 
@@ -99,11 +108,24 @@ impl World {
         let pools = store.pools(alice).unwrap();
         let number = pools.iter().find(|pool| pool.id == device.pool()).unwrap().number;
         let (its_device, failed) = (Arc::clone(&device), Arc::<AtomicU32>::default());
-        let its_failed = Arc::clone(&failed);
-        let registry = FakeRegistry { alice, bob, number, device: its_device, failed: its_failed };
-        let registry = Arc::new(registry);
+        let is_destroyed = Arc::<AtomicBool>::default();
+        let registry = Arc::new(FakeRegistry {
+            is_destroyed: Arc::clone(&is_destroyed),
+            alice,
+            bob,
+            number,
+            device: its_device,
+            failed: Arc::clone(&failed),
+        });
         let target = Target::new(Arc::clone(&store), registry.clone(), registry, config).unwrap();
-        Self { store, alice, bob, device, target, failed }
+        Self { store, alice, bob, device, target, failed, is_destroyed }
+    }
+
+    /// Destroys Alice's block device, and tells the target.
+    pub fn destroy_device(&self) {
+        self.store.destroy_pool(self.device.pool()).unwrap();
+        self.is_destroyed.store(true, Ordering::Relaxed);
+        self.target.namespaces_changed(self.alice);
     }
 
     /// A new connection, on which nothing was sent yet.
@@ -117,6 +139,7 @@ impl World {
             out: Output::default(),
             input: Vec::new(),
             now_ms: 0,
+            keep_alive_ms: 1000,
             next_id: 0,
         }
     }
@@ -166,6 +189,8 @@ pub struct Host {
     /// Bytes that the target has not taken.
     pub input: Vec<u8>,
     pub now_ms: u64,
+    /// The keep-alive timeout that Connect of an admin queue asks for.
+    pub keep_alive_ms: u32,
     next_id: u16,
 }
 
@@ -226,7 +251,7 @@ impl Host {
             queue,
             queue_entries: 31,
             attributes: Connect::NO_FLOW_CONTROL,
-            keep_alive_ms: if queue == 0 { 1000 } else { 0 },
+            keep_alive_ms: if queue == 0 { self.keep_alive_ms } else { 0 },
         };
         let data = ConnectData { host_id: [id; 16], controller, subsystem, host };
         let mut command = Fabrics::Connect(connect).encode(self.next_id);
