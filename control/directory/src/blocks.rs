@@ -120,13 +120,16 @@ impl ClientRegistry {
 
     /// Destroys a block device with its pool.
     ///
+    /// A kernel reads each device that it connects to, and keeps it open until it disconnects. Whether it still uses
+    /// the device only the contents tell: a file system, a swap space and a partition table are never empty.
+    ///
     /// # Errors
-    /// [`Error::NoBlock`], [`Error::InUse`].
+    /// [`Error::NoBlock`]; [`Error::InUse`] when it is open and not empty.
     pub fn destroy_block(&self, name: &str) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.blocks.iter().position(|block| block.record.name == name);
         let at = at.ok_or_else(|| Error::NoBlock(name.to_owned()))?;
-        if state.blocks[at].opened() > 0 {
+        if state.blocks[at].opened() > 0 && !self.is_empty(&state, &state.blocks[at].record)? {
             return Err(Error::InUse(name.to_owned()));
         }
         let block = state.blocks.remove(at);
@@ -136,6 +139,13 @@ impl ClientRegistry {
         drop(state);
         client.into_iter().for_each(|client| self.changed(client));
         Ok(())
+    }
+
+    /// Whether all blocks of a device were discarded, or never written.
+    fn is_empty(&self, state: &RegistryState, record: &BlockRecord) -> Result<bool, Error> {
+        let client = state.clients[state.find(&record.client)?].id;
+        let pools = self.store.pools(client)?;
+        Ok(pools.iter().any(|pool| pool.id == PoolId(record.pool) && pool.pages == 0))
     }
 
     /// Removes a device and its memory, even if it is open: requests to it fail from then on.

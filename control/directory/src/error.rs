@@ -33,7 +33,9 @@ pub enum Error {
     #[error("a block device '{0}' is there already")]
     BlockExists(String),
     /// The block device is open.
-    #[error("block device '{0}' is in use; disconnect it first")]
+    #[error(
+        "block device '{0}' is in use; disconnect it or discard its contents (blkdiscard) first"
+    )]
     InUse(String),
     /// A disk of the configuration file has the client's pages.
     #[error(

@@ -1,6 +1,7 @@
 //! Who is let in, as whom, and for how long.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use spillway_block::Exports;
 use spillway_directory::{
@@ -232,12 +233,46 @@ fn block_devices_are_their_clients_alone() {
     assert!(registry.list(id("bob")).is_empty());
     assert!(registry.open(id("bob"), "d").is_none());
     let device = registry.open(id("alice"), "d").unwrap();
+    device.write(4096, &[1; 512]).unwrap();
     assert!(matches!(registry.destroy_block("d"), Err(Error::InUse(_))));
     assert!(matches!(registry.create_block(&block), Err(Error::BlockExists(_))));
     let number = registry.blocks()[0].number;
     drop(device);
     registry.destroy_pool(number).unwrap();
     assert!(registry.blocks().is_empty() && registry.pools().unwrap().is_empty());
+}
+
+#[test]
+fn an_open_block_device_is_destroyed_once_it_is_empty() {
+    let registry = registry(POLICY);
+    registry.configure(&[settings("alice", Who::User(7))], &[], POLICY).unwrap();
+    let told = Arc::new(AtomicU32::new(0));
+    let counter = Arc::clone(&told);
+    registry.watch(move |_| {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let block = BlockSettings {
+        name: "d".into(),
+        client: "alice".into(),
+        bytes: 1 << 20,
+        block_bytes: 4096,
+        reserve: false,
+    };
+    registry.create_block(&block).unwrap();
+    let device = registry.open(registry.client("alice").unwrap().id, "d").unwrap();
+    device.write(8192, &[1; 4096]).unwrap();
+    let error = registry.destroy_block("d").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "block device 'd' is in use; disconnect it or discard its contents (blkdiscard) first"
+    );
+    device.deallocate(0, 1 << 20).unwrap();
+    let told_before = told.load(Ordering::Relaxed);
+    registry.destroy_block("d").unwrap();
+    assert_eq!(told.load(Ordering::Relaxed), told_before + 1, "hosts are told");
+    assert!(registry.blocks().is_empty() && registry.pools().unwrap().is_empty());
+    assert!(device.read(0, &mut [0; 4096]).is_err(), "its host meets an error");
+    assert!(device.write(0, &[1; 4096]).is_err());
 }
 
 #[test]
