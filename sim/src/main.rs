@@ -43,7 +43,7 @@ struct Lending {
     /// Number of hosts in a world, 2 to 2000. Default: drawn from the seed; 1000 with --report.
     #[arg(long)]
     hosts: Option<usize>,
-    /// Injects a bug: stale-ack, early-release, no-reserve, early-move, endless-lease or long-lease.
+    /// Injects a bug: one of docs/lending-simulation.md.
     #[arg(long = "plant", value_parser = injected_bug)]
     bug: Option<InjectedBug>,
     /// Prints the placement of slabs among a thousand hosts: rejections, balance, movement.

@@ -182,7 +182,7 @@ pub enum CopyLocation {
 
 impl CopyLocation {
     /// Whether it is a place in this loan.
-    pub(crate) fn is_in(&self, its: &LoanId) -> bool {
+    pub fn is_in(&self, its: &LoanId) -> bool {
         matches!(self, Self::Lender { loan, .. } if loan == its)
     }
 }

@@ -1,11 +1,14 @@
 //! The invariants that hold after every step.
 
+use core::time::Duration;
+use std::collections::BTreeMap;
+
 use spillway_lending::{
-    BorrowedState, CopyLocation, DeviceState, LoanId, Role, Roles, Settings, Shareable,
+    BorrowedState, CopyLocation, DeviceState, DeviceView, LoanId, Role, Roles, Settings, Shareable,
 };
 
 use super::Violation;
-use super::host::SLAB_BYTES;
+use super::host::{Difference, SLAB_BYTES, Slab};
 use super::world::World;
 
 impl World {
@@ -40,13 +43,14 @@ impl World {
         Ok(())
     }
 
-    /// Even if all lent memory is used in full, a grant leaves the host below its upper threshold. The machine may not
-    /// know the last second's changes yet.
+    /// Even if all lent memory is used in full, a grant leaves the host below its upper threshold, with what its own
+    /// programs had at the last reading. The machine does not know the changes since then yet.
     pub fn check_grant(&self, at: usize, slabs: u32) -> Result<(), Violation> {
         let host = &self.hosts[at];
         let lent_bytes = (host.lent_slabs() + u64::from(slabs)) * SLAB_BYTES;
+        let own_bytes = host.reading.used_bytes - host.reading.lent_used_bytes;
         let upper_bytes = Settings::share(host.total_bytes, self.settings.upper_permille);
-        if lent_bytes > upper_bytes {
+        if own_bytes + lent_bytes > upper_bytes {
             let what = format!("a grant of {slabs} slabs takes it above its upper threshold");
             return Err(self.violation(at, what));
         }
@@ -143,6 +147,92 @@ impl World {
             }
             None => Ok(()),
         }
+    }
+
+    /// What the machine has as the place of a copy is what the data plane has. A report takes up to a second.
+    pub fn check_view(&mut self, at: usize) -> Result<(), Violation> {
+        let now_us = self.now_us;
+        let Some(machine) = &self.hosts[at].machine else { return Ok(()) };
+        let views = machine.view(self.now()).devices;
+        let mut differences = BTreeMap::new();
+        for view in views.iter().filter(|view| view.state == DeviceState::Attached) {
+            let Some(device) = self.hosts[at].devices.get(&view.device) else { continue };
+            for (slab, (known, its)) in (0..).zip(view.slabs.iter().zip(&device.slabs)) {
+                for copy in (0..2).filter(|copy| known[*copy] != its.copies[*copy]) {
+                    let (machine, plane) = (known[copy].clone(), its.copies[copy].clone());
+                    let new = Difference { machine, plane, since_us: now_us };
+                    differences.insert((view.device, slab, copy), new);
+                }
+            }
+        }
+        let host = &mut self.hosts[at];
+        for (place, difference) in &mut differences {
+            if let Some(earlier) = host.differences.get(place)
+                && (&earlier.machine, &earlier.plane) == (&difference.machine, &difference.plane)
+            {
+                difference.since_us = earlier.since_us.max(host.paused_until_us);
+            }
+        }
+        host.differences = differences;
+        let is_old = |it: &&Difference| now_us - it.since_us >= 2_000_000;
+        match host.differences.values().find(is_old) {
+            Some(it) => {
+                let what = format!("machine and data plane differ about a copy for long: {it:?}");
+                Err(self.violation(at, what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Each slab that lacks a copy has it back within a bound of calm time.
+    pub fn check_copies(&mut self, at: usize) -> Result<(), Violation> {
+        let host = &self.hosts[at];
+        let is_disturbed = host.cut_until_us > self.now_us || host.is_slow;
+        let is_lossy = self.loss_permille != 0 || self.late_permille != 0;
+        // Without the file, lenders may have no room.
+        let is_calm = !is_disturbed && !is_lossy && self.settings.file_slabs != 0;
+        let (wanted, spare_slabs) = (self.copies_wanted() as usize, self.spare_slabs(at));
+        let limit_s = self.repair_limit().as_secs();
+        let Some(machine) = &host.machine else { return Ok(()) };
+        let is_attached = |view: &DeviceView| view.state == DeviceState::Attached;
+        let views = machine.view(self.now()).devices;
+        let attached: Vec<_> =
+            views.into_iter().filter(is_attached).map(|view| view.device).collect();
+        let mut late = None;
+        for (id, device) in &mut self.hosts[at].devices {
+            let repairs = is_calm && attached.contains(id) && !device.is_leaving;
+            let is_short = |its: &Slab| its.copies.iter().flatten().count() < wanted;
+            let others_lend =
+                spare_slabs >= device.slabs.iter().filter(|its| is_short(its)).count();
+            for (slab, its) in device.slabs.iter_mut().enumerate() {
+                // Two copies in one file are one.
+                let has_room = others_lend || !its.copies.contains(&Some(CopyLocation::File));
+                its.short_s =
+                    if is_short(its) && repairs && has_room { its.short_s + 1 } else { 0 };
+                if its.short_s > limit_s {
+                    late = Some(format!(
+                        "slab {slab} of device {id} lacks a copy for {} s",
+                        its.short_s
+                    ));
+                }
+            }
+        }
+        late.map_or(Ok(()), |what| Err(self.violation(at, what)))
+    }
+
+    /// Slabs that the other hosts that can be reached would lend.
+    fn spare_slabs(&self, at: usize) -> usize {
+        let others = self.hosts.iter().enumerate().filter(|(other, _)| *other != at);
+        let reachable = others.filter(|(_, host)| host.is_reachable(self.now_us));
+        let machines = reachable.filter_map(|(_, host)| host.machine.as_ref());
+        machines.map(|machine| machine.spare_bytes() / SLAB_BYTES).sum::<u64>() as usize
+    }
+
+    /// The time of a repair: all lenders are asked, and none answers; the pause after that; news of the lenders' spare
+    /// memory; and the moves.
+    fn repair_limit(&self) -> Duration {
+        let Settings { answer_timeout, rounds_max, retry, .. } = &self.settings;
+        *answer_timeout * (rounds_max + 2) + *retry * 3 / 2 + Duration::from_secs(20)
     }
 
     /// After faults and pressure have ended: the first host where something is left, and what.

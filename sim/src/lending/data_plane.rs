@@ -1,14 +1,14 @@
 //! A model of the data plane: where each version of each slab lies, and which of it is reachable.
 //!
 //! A write goes to all copies of a slab, and is acknowledged when one copy has it. A copy that could not be written is
-//! dropped, and the machine is told. A slab with content but without a good copy is a lost page. That is a violation,
-//! unless faults have taken as many copies as it had when it was last complete.
+//! dropped, and the machine is told, as often as the driver tells it. A slab with content but without a good copy is a
+//! lost page. That is a violation, unless faults have taken as many copies as it had when it was last complete.
 
 use spillway_lending::{
     CopyLocation, DeviceId, Event, LoanId, LostPlace, PlaceFailure, PoolIdentity,
 };
 
-use super::host::{Content, Host, SLAB_BYTES};
+use super::host::{Content, SLAB_BYTES, Slab};
 use super::injected_bug::InjectedBug;
 use super::world::{What, World};
 use super::{Backup, Violation};
@@ -94,6 +94,27 @@ impl World {
         })
     }
 
+    /// Checks that each copy in use that can be read has the acknowledged version.
+    pub fn check_stale(&self, at: usize) -> Result<(), Violation> {
+        for (id, device) in &self.hosts[at].devices {
+            for (slab, its) in (0..).zip(&device.slabs).filter(|(_, its)| its.version != 0) {
+                let expected = Content { device: *id, slab, version: its.version };
+                for place in its.copies.iter().flatten() {
+                    let is_readable = match place {
+                        CopyLocation::File => true,
+                        CopyLocation::Lender { loan, .. } => self.reaches(at, *id, loan),
+                    };
+                    if is_readable && self.content(at, *id, slab, place) != Some(expected) {
+                        let what =
+                            format!("slab {slab} of device {id} has an old copy in {place:?}");
+                        return Err(self.violation(at, what));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Checks whether a slab still has the acknowledged version.
     fn check_slab(&mut self, at: usize, device: DeviceId, slab: u32) -> Result<(), Violation> {
         let places = self.good(at, device, slab);
@@ -132,38 +153,16 @@ impl World {
         Err(self.violation(at, what))
     }
 
-    /// A borrower loses a loan, by a fault if there was one.
-    pub fn hit(&mut self, at: usize, lender: usize, loan: &LoanId) {
-        let now_us = self.now_us;
-        let is_excused = |host: &Host| host.excused_until_us >= now_us || host.is_slow;
-        let is_lossy = self.late_permille != 0;
-        if is_lossy || is_excused(&self.hosts[at]) || is_excused(&self.hosts[lender]) {
-            self.hit_copies(at, loan);
-        }
-    }
-
-    /// Counts each copy in a loan as taken by a fault, once.
-    fn hit_copies(&mut self, at: usize, loan: &LoanId) {
-        let is_in = |place: &&CopyLocation| matches!(place, CopyLocation::Lender { loan: its, .. } if its == loan);
-        for device in self.hosts[at].devices.values_mut() {
-            let Some(grant) = device.grants.get_mut(loan).filter(|grant| !grant.is_hit) else {
-                continue;
-            };
-            grant.is_hit = true;
-            for slab in &mut device.slabs {
-                slab.hits += slab.copies.iter().flatten().filter(is_in).count() as u32;
-            }
-        }
-    }
-
     /// [`spillway_lending::Action::Forget`].
     pub fn forget(&mut self, at: usize, device: DeviceId, loan: &LoanId) -> Result<(), Violation> {
         let Some(its) = self.hosts[at].devices.get_mut(&device) else { return Ok(()) };
         let mut dropped = Vec::new();
         for (index, slab) in its.slabs.iter_mut().enumerate() {
+            for lost in &mut slab.lost {
+                lost.take_if(|place| place.is_in(loan));
+            }
             for copy in &mut slab.copies {
-                if matches!(copy, Some(CopyLocation::Lender { loan: its, .. }) if its == loan) {
-                    *copy = None;
+                if copy.take_if(|place| place.is_in(loan)).is_some() {
                     dropped.push(index as u32);
                 }
             }
@@ -204,9 +203,16 @@ impl World {
             return failed("the new place is unreachable", false);
         }
         if let Some(its) = self.hosts[at].devices.get_mut(&device) {
-            let copies = &mut its.slabs[slab as usize].copies;
+            let Slab { copies, lost, .. } = &mut its.slabs[slab as usize];
+            if lost.contains(&Some(place.clone())) {
+                let what = format!(
+                    "slab {slab} of device {device} is placed where a late write may arrive"
+                );
+                return Err(self.violation(at, what));
+            }
             let is_there = copies[usize::from(1 - copy)].as_ref() == Some(place);
             copies[usize::from(copy)] = (!is_there).then(|| place.clone());
+            lost[usize::from(copy)] = None;
         }
         self.check_slab(at, device, slab)?;
         Ok(Ok(()))
@@ -292,20 +298,23 @@ impl World {
                 failed.push((copy, place.clone()));
             }
         }
-        if written == 0 {
+        if written == 0 && self.bug != Some(InjectedBug::EarlyAck) {
             // The kernel gets an error and keeps the page; the former content stays.
             return Ok(());
         }
         self.set_version(at, device, slab, version);
+        // What is acknowledged is safe already, whatever faults have taken.
+        self.check_slab(at, device, slab)?;
+        if self.bug == Some(InjectedBug::SilentCopy) {
+            failed.clear();
+        }
         for (copy, place) in failed {
-            let CopyLocation::Lender { loan, .. } = &place else { continue };
-            let lender = self.grant(at, device, loan);
-            let is_gone = lender
-                .is_some_and(|(lender, identity)| self.hosts[lender].gone.contains(&identity));
+            let is_hit = self.is_hit_now(at, device, &place);
             if let Some(its) = self.hosts[at].devices.get_mut(&device) {
                 let its = &mut its.slabs[slab as usize];
                 its.copies[copy] = None;
-                its.hits += u32::from(!is_gone);
+                its.lost[copy] = Some(place.clone());
+                its.hits += u32::from(is_hit);
             }
             let in_us = self.random.below(1_000_000);
             let boot = self.hosts[at].boot;
@@ -316,18 +325,25 @@ impl World {
         self.check_slab(at, device, slab)
     }
 
+    /// Tells the machine all copies that are lost, as the driver does again and again.
+    pub fn tell_lost(&mut self, at: usize) -> Result<(), Violation> {
+        let mut events = Vec::new();
+        for (device, its) in &self.hosts[at].devices {
+            let lost: Vec<LostPlace> = (0..)
+                .zip(&its.slabs)
+                .flat_map(|(slab, its)| its.lost.iter().flatten().map(move |place| (slab, place)))
+                .map(|(slab, place)| LostPlace { slab, place: place.clone() })
+                .collect();
+            if !lost.is_empty() && self.bug != Some(InjectedBug::UnheardLoss) {
+                events.push(Event::LostPlaces { device: *device, lost });
+            }
+        }
+        events.into_iter().try_for_each(|event| self.step(at, event))
+    }
+
     fn set_version(&mut self, at: usize, device: DeviceId, slab: u32, version: u64) {
         if let Some(its) = self.hosts[at].devices.get_mut(&device) {
             its.slabs[slab as usize].version = version;
-        }
-    }
-
-    /// A lender has lost its store: all copies in it are lost.
-    pub fn hit_all_in(&mut self, lender: usize) {
-        let lost: Vec<LoanId> = self.hosts[lender].pools.keys().cloned().collect();
-        for loan in lost {
-            let Some(at) = self.names.get(&loan.borrower).copied() else { continue };
-            self.hit_copies(at, &loan);
         }
     }
 }

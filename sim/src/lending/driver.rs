@@ -1,6 +1,6 @@
 //! The drivers and the network: they execute the machines' actions, take time for it, and sometimes fail.
 
-use spillway_lending::{Action, Body, Event, Message, Note, PlaceFailure, PoolIdentity};
+use spillway_lending::{Action, Body, DeviceId, Event, Message, Note, PlaceFailure, PoolIdentity};
 
 use super::Violation;
 use super::host::{Grant, SLAB_BYTES, Slab};
@@ -56,6 +56,9 @@ impl World {
                 let work = Work::Place { device, slab, copy, place };
                 self.schedule(in_us, at, Some(boot), What::Work(work));
             }
+            Action::Forget { device, loan } if self.bug == Some(InjectedBug::NoFencing) => {
+                self.schedule(2_000_000, at, Some(boot), What::Work(Work::Forget { device, loan }));
+            }
             Action::Forget { device, loan } => self.forget(at, device, &loan)?,
             Action::Note(note) => self.count(at, &note),
         }
@@ -78,12 +81,17 @@ impl World {
             }
             _ => {}
         }
+        let loan = message.body.loan().clone();
         if self.hosts[at].cut_until_us > self.now_us {
+            self.strike(&loan, self.now_us);
             return;
         }
         let to = self.names[&message.to];
         let copies = match self.random.below(1_000) {
-            dice if dice < self.loss_permille => 0,
+            dice if dice < self.loss_permille => {
+                self.strike(&loan, self.now_us);
+                0
+            }
             dice if dice < 2 * self.loss_permille => 2,
             _ => 1,
         };
@@ -91,6 +99,7 @@ impl World {
             let mut in_us = self.delay_us + self.random.below(self.delay_us);
             if self.random.below(1_000) < self.late_permille {
                 in_us += self.random.below(30_000_000);
+                self.strike(&loan, self.now_us + in_us);
             }
             self.schedule(in_us, to, None, What::Deliver(message.clone()));
         }
@@ -134,7 +143,11 @@ impl World {
                 let result = if fails { Err("busy".into()) } else { self.swapoff(at, device) };
                 Event::Detached { device, result }
             }
+            Work::Forget { device, loan } => return self.forget(at, device, &loan),
             Work::Place { device, slab, copy, place } => {
+                let fails = fails
+                    || self.bug == Some(InjectedBug::NoRepair)
+                        && self.lacks(at, device, slab, copy);
                 let result = if fails {
                     let is_untouched = self.random.one_in(2);
                     Err(PlaceFailure { why: "timed out".into(), is_untouched })
@@ -150,6 +163,13 @@ impl World {
             }
         };
         self.step(at, event)
+    }
+
+    /// Whether the data plane lacks a copy of a slab.
+    fn lacks(&self, at: usize, device: DeviceId, slab: u32, copy: u8) -> bool {
+        let slabs = self.hosts[at].devices.get(&device).map(|device| &device.slabs);
+        let slab = slabs.and_then(|slabs| slabs.get(slab as usize));
+        slab.is_some_and(|slab| slab.copies[usize::from(copy)].is_none())
     }
 
     fn count(&mut self, at: usize, note: &Note) {
@@ -174,12 +194,12 @@ impl World {
             _ => {}
         }
         match note {
-            Note::LoanLost { loan, lender } => self.hit(at, self.names[lender], loan),
+            Note::LoanLost { loan, .. } => self.hit(at, loan),
             Note::Recalling { loan, deadline } => {
                 let at_us = self.now_us + deadline.as_micros() as u64;
                 self.hosts[at].recalls.insert(loan.clone(), at_us);
             }
-            Note::Expired { loan } => self.hit(self.names[&loan.borrower], at, loan),
+            Note::Expired { loan } => self.hit(self.names[&loan.borrower], loan),
             _ => {}
         }
     }

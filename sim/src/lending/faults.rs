@@ -24,6 +24,7 @@ impl World {
             2 => {
                 let host = &mut self.hosts[at];
                 host.paused_until_us = host.paused_until_us.max(until_us);
+                self.strike_all_of(at, until_us);
             }
             3 => self.crash(at, lasts_us, true),
             4..6 => self.crash(at, lasts_us, false),
@@ -32,14 +33,8 @@ impl World {
                 let order = [Order::Borrow(3), Order::Return, Order::Drain, Order::Resume];
                 let order = order[self.random.below(4) as usize];
                 self.schedule(0, at, None, What::Operator(order));
-                return;
             }
         }
-        // The effects of a fault can appear until leases have run out.
-        let shows = (self.settings.lease + self.settings.lease_margin) * 2;
-        let until_us = until_us + shows.as_micros() as u64;
-        let host = &mut self.hosts[at];
-        host.excused_until_us = host.excused_until_us.max(until_us);
     }
 
     fn crash(&mut self, at: usize, lasts_us: u64, keeps_store: bool) {
@@ -70,14 +65,20 @@ impl World {
         host.demand_bytes = host.total_bytes / 100 * percent;
     }
 
-    /// Repairs all faults, and lowers the demand of all hosts.
-    pub fn calm_down(&mut self) {
+    /// Repairs all faults. The demand stays as it is.
+    pub fn mend(&mut self) {
         self.is_calm = true;
         (self.loss_permille, self.late_permille) = (0, 0);
-        for at in 0..self.hosts.len() {
-            let host = &mut self.hosts[at];
+        for host in &mut self.hosts {
             host.cut_until_us = 0;
             host.is_slow = false;
+        }
+    }
+
+    /// Lowers the demand of all hosts, and has them return what they borrowed.
+    pub fn calm_down(&mut self) {
+        for at in 0..self.hosts.len() {
+            let host = &mut self.hosts[at];
             host.demand_bytes = host.total_bytes / 10 * 2;
             for order in [Order::Return, Order::Resume] {
                 self.schedule(30_000_000, at, None, What::Operator(order));

@@ -21,8 +21,6 @@ pub(super) struct Host {
     pub boot: u32,
     pub paused_until_us: u64,
     pub cut_until_us: u64,
-    /// Until when its losses may be the result of a fault.
-    pub excused_until_us: u64,
     /// Whether its driver is slow.
     pub is_slow: bool,
     /// The earliest scheduled wake-up.
@@ -45,6 +43,18 @@ pub(super) struct Host {
     pub asked: BTreeMap<u64, u64>,
     /// The deadlines of its recalls.
     pub recalls: BTreeMap<LoanId, u64>,
+    /// The last reading of its memory.
+    pub reading: Reading,
+    /// Where machine and data plane differ about a copy: what each has, and since when.
+    pub differences: BTreeMap<(DeviceId, u32, usize), Difference>,
+}
+
+/// What machine and data plane have as the place of a copy, and since when, µs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Difference {
+    pub machine: Option<CopyLocation>,
+    pub plane: Option<CopyLocation>,
+    pub since_us: u64,
 }
 
 /// Memory reserved for a loan.
@@ -70,6 +80,8 @@ pub(super) struct Device {
     pub grants: BTreeMap<LoanId, Grant>,
     pub slabs: Vec<Slab>,
     pub is_attached: bool,
+    /// The operator wants it returned.
+    pub is_leaving: bool,
 }
 
 /// The data plane's state of a loan.
@@ -88,6 +100,10 @@ pub(super) struct Slab {
     /// The version that was last acknowledged; 0 is an empty slab.
     pub version: u64,
     pub copies: [Option<CopyLocation>; 2],
+    /// The places of copies that were given up.
+    pub lost: [Option<CopyLocation>; 2],
+    /// Calm seconds since it has fewer copies than it should have.
+    pub short_s: u64,
     /// Copies that faults have taken since it last had all copies, and their number then.
     pub hits: u32,
     pub full: u32,

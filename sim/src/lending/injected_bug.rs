@@ -16,17 +16,35 @@ pub enum InjectedBug {
     EndlessLease,
     /// A borrower believes that its leases last twice as long.
     LongLease,
+    /// Copies that were lost are never made again.
+    NoRepair,
+    /// A borrower goes on using a loan after it has said that it is over.
+    NoFencing,
+    /// A write is acknowledged though no copy has it yet.
+    EarlyAck,
+    /// A copy that did not take a write stays in use.
+    SilentCopy,
+    /// A lender grants without regard to the memory of its own programs.
+    BlindGrant,
+    /// A borrower's machine does not hear of the copies that the data plane gave up.
+    UnheardLoss,
 }
 
 impl InjectedBug {
     /// All bugs.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 12] = [
         Self::StaleAck,
         Self::EarlyRelease,
         Self::NoReserve,
         Self::EarlyMove,
         Self::EndlessLease,
         Self::LongLease,
+        Self::NoRepair,
+        Self::NoFencing,
+        Self::EarlyAck,
+        Self::SilentCopy,
+        Self::BlindGrant,
+        Self::UnheardLoss,
     ];
 
     /// Its name on the command line.
@@ -38,6 +56,12 @@ impl InjectedBug {
             Self::EarlyMove => "early-move",
             Self::EndlessLease => "endless-lease",
             Self::LongLease => "long-lease",
+            Self::NoRepair => "no-repair",
+            Self::NoFencing => "no-fencing",
+            Self::EarlyAck => "early-ack",
+            Self::SilentCopy => "silent-copy",
+            Self::BlindGrant => "blind-grant",
+            Self::UnheardLoss => "unheard-loss",
         }
     }
 }

@@ -4,13 +4,16 @@
 //! the seed. The network loses, repeats, delays and reorders messages. Drivers take time and fail. A model of the data
 //! plane knows where each version of each slab lies (`data_plane`). For 90 virtual seconds the memory demand of
 //! programs changes, operators give orders, and hosts are cut off, stopped, and crash and return with or without their
-//! store. Then all faults end, and everything must be given back.
+//! store. Then all faults end, and lost copies must be back. Then the demand ends, and everything must be given back.
 //!
 //! Invariants after every step (`checks`):
 //!
 //! - No block has two owners: a lender has not taken back memory that a borrower uses, unless it has lost it.
 //! - No lender is below its reserve, and no grant would take it above its upper threshold.
-//! - No page is lost while a copy of it exists that no fault has taken.
+//! - No page is lost while a copy of it exists that no fault has taken. A fault takes the copies of the loans that it
+//!   struck, and no others.
+//! - A slab that lacks a copy has it back within a bound of calm time.
+//! - What the machine says of copies is what the data plane has.
 //! - Two copies of a slab never lie on one host.
 //! - No host has two roles, if the settings allow only one.
 //! - Every request is granted, refused or given up in time.
@@ -28,6 +31,7 @@ mod faults;
 mod host;
 mod injected_bug;
 mod report;
+mod strikes;
 mod world;
 
 use core::time::Duration;
@@ -104,6 +108,8 @@ pub struct Summary {
 
 /// How long faults occur, µs.
 const FAULTS_US: u64 = 90_000_000;
+/// How long the demand lasts after the last fault, µs.
+const MENDS_US: u64 = 45_000_000;
 /// Limit of the time until everything is given back, µs.
 const CALM_US: u64 = 300_000_000;
 
@@ -130,16 +136,19 @@ pub fn run(seed: u64, options: &Options) -> Result<Summary, Violation> {
         world.schedule(5_000_000, 0, None, What::Fault);
     }
     while world.advance(FAULTS_US)? {}
+    world.mend();
+    let mended_us = FAULTS_US + MENDS_US;
+    while world.advance(mended_us)? {}
     world.calm_down();
-    let mut until_us = FAULTS_US;
+    let mut until_us = mended_us;
     loop {
         until_us += 5_000_000;
         while world.advance(until_us)? {}
         let rest = world.rest();
         // The operator's last orders have been handled by then.
         match rest {
-            None if until_us > FAULTS_US + 60_000_000 => return Ok(world.summary),
-            Some((at, what)) if until_us > FAULTS_US + CALM_US => {
+            None if until_us > mended_us + 60_000_000 => return Ok(world.summary),
+            Some((at, what)) if until_us > mended_us + CALM_US => {
                 return Err(world.violation(at, what));
             }
             _ => {}

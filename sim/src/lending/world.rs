@@ -42,11 +42,31 @@ pub(super) enum What {
 /// Work that takes a driver time.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    Reserve { loan: LoanId, slabs: u32 },
-    Released { loan: LoanId, slabs: u64 },
-    Attach { device: DeviceId },
-    Detach { device: DeviceId },
-    Place { device: DeviceId, slab: u32, copy: u8, place: CopyLocation },
+    Reserve {
+        loan: LoanId,
+        slabs: u32,
+    },
+    Released {
+        loan: LoanId,
+        slabs: u64,
+    },
+    Attach {
+        device: DeviceId,
+    },
+    Detach {
+        device: DeviceId,
+    },
+    Place {
+        device: DeviceId,
+        slab: u32,
+        copy: u8,
+        place: CopyLocation,
+    },
+    /// For [`InjectedBug::NoFencing`].
+    Forget {
+        device: DeviceId,
+        loan: LoanId,
+    },
 }
 
 /// An entry of the queue: its time, its order among those of the same time, its host, and the host's boot.
@@ -98,6 +118,8 @@ pub(super) struct World {
     is_traced: bool,
     /// The last request number for each loan, for [`InjectedBug::StaleAck`].
     pub sequences: BTreeMap<LoanId, u32>,
+    /// Until when a fault kept each loan's messages or hosts.
+    pub struck_until_us: BTreeMap<LoanId, u64>,
 }
 
 impl World {
@@ -118,6 +140,7 @@ impl World {
             delay_us: 200,
             is_traced: options.is_traced,
             sequences: BTreeMap::new(),
+            struck_until_us: BTreeMap::new(),
         }
     }
 
@@ -136,7 +159,6 @@ impl World {
             boot: 0,
             paused_until_us: 0,
             cut_until_us: 0,
-            excused_until_us: 0,
             is_slow: false,
             wake_us: u64::MAX,
             pools: BTreeMap::new(),
@@ -149,6 +171,8 @@ impl World {
             gathering: BTreeMap::new(),
             asked: BTreeMap::new(),
             recalls: BTreeMap::new(),
+            reading: Default::default(),
+            differences: BTreeMap::new(),
         });
         self.start(at, false);
         // Spread the readings over time.
@@ -207,6 +231,7 @@ impl World {
         host.gathering.clear();
         host.asked.clear();
         host.recalls.clear();
+        host.differences.clear();
         host.demand_bytes = host.total_bytes / 10 * 3;
     }
 
@@ -247,6 +272,9 @@ impl World {
                 self.step(at, Event::Peers(peers))
             }
             What::Work(work) => self.work(at, work),
+            What::Tell(Event::LostPlaces { .. }) if self.bug == Some(InjectedBug::UnheardLoss) => {
+                Ok(())
+            }
             What::Tell(event) => self.step(at, event),
             What::Restart { keeps_store } => {
                 self.start(at, keeps_store);
@@ -261,7 +289,13 @@ impl World {
                 self.fault();
                 Ok(())
             }
-            What::Operator(order) => self.step(at, Event::Operator(order)),
+            What::Operator(order) => {
+                if matches!(order, Order::Return | Order::Drain) {
+                    let devices = self.hosts[at].devices.values_mut();
+                    devices.for_each(|device| device.is_leaving = true);
+                }
+                self.step(at, Event::Operator(order))
+            }
         }
     }
 
@@ -279,6 +313,7 @@ impl World {
     fn deliver(&mut self, at: usize, mut message: Message) -> Result<(), Violation> {
         let host = &self.hosts[at];
         if !host.is_reachable(self.now_us) {
+            self.strike(message.body.loan(), self.now_us);
             return Ok(());
         }
         if let Body::MemBorAck(ack) = &mut message.body {
@@ -306,18 +341,26 @@ impl World {
             return Ok(());
         }
         self.swap(at)?;
+        self.tell_lost(at)?;
         self.look(at)?;
         let host = &mut self.hosts[at];
         host.spare_bytes = host.machine.as_ref().map_or(0, Machine::spare_bytes);
-        self.check_waits(at)
+        self.check_waits(at)?;
+        self.check_stale(at)?;
+        self.check_view(at)?;
+        self.check_copies(at)
     }
 
     /// Passes a reading of its host's memory to a machine.
     fn look(&mut self, at: usize) -> Result<(), Violation> {
         let mut reading = self.hosts[at].reading();
+        self.hosts[at].reading = reading.clone();
         let upper_bytes = Settings::share(reading.total_bytes, self.settings.upper_permille);
         if self.bug == Some(InjectedBug::NoReserve) && reading.used_bytes <= upper_bytes {
             reading.total_bytes *= 2;
+        }
+        if self.bug == Some(InjectedBug::BlindGrant) && reading.used_bytes <= upper_bytes {
+            reading.used_bytes = reading.lent_used_bytes;
         }
         self.step(at, Event::Memory(reading))
     }
