@@ -11,6 +11,13 @@ pub struct SharedMemory {
     pub merged_values: u64,
     /// Values that were replaced while others shared their memory. Only grows.
     pub unshared_values: u64,
+    /// Persistent values in memory that the scan looked at.
+    pub scanned_values: u64,
+    /// Of these, values of a length that is not shared: too short, or too long for a cell and no page.
+    pub unfit_values: u64,
+    /// Of these, values that are as long as a page that a run has sealed under a key of its own
+    /// ([`spillway_tiers::blade::Seal::Encrypted`]): equal pages then differ.
+    pub sealed_values: u64,
 }
 
 /// State of the scan.

@@ -6,8 +6,9 @@
 //! disk. It also restores list membership: shared memory is on a list through one of its entries, and
 //! leaves the list when that entry is removed, even if others remain.
 
+use spillway_tiers::blade::SEALED_PAGE_BYTES;
 use spillway_tiers::sync::Ordering;
-use spillway_tiers::{CellPin, Pinned, least_cell_bytes};
+use spillway_tiers::{CellPin, Pinned, SHARED_BYTES_MIN, least_cell_bytes};
 use spillway_types::PAGE_BYTES;
 
 use crate::config::Dedup;
@@ -167,6 +168,7 @@ impl Store {
                 continue;
             }
             count += 1;
+            self.count_scanned(slot, &mut scan.seen);
             self.count_shared(slot, &mut scan.seen);
             *alone = self.alone(&mut index, shard, leaf, at as u32);
         }
@@ -175,6 +177,24 @@ impl Store {
             self.merge(key, value, packer);
         }
         Some(count)
+    }
+
+    /// Counts a value in memory that could be shared, or what keeps it from being shared.
+    fn count_scanned(&self, slot: Slot, seen: &mut SharedMemory) {
+        match slot.place() {
+            ValueLocation::Raw { length, .. } => {
+                seen.unfit_values += u64::from(usize::from(length) < PAGE_BYTES);
+            }
+            ValueLocation::Small { length, .. } | ValueLocation::Packed { length, .. } => {
+                seen.unfit_values += u64::from(usize::from(length) < SHARED_BYTES_MIN);
+            }
+            ValueLocation::Large { cell } => {
+                let is_sealed = self.large().length(cell) == SEALED_PAGE_BYTES;
+                seen.sealed_values += u64::from(is_sealed);
+            }
+            _ => return,
+        }
+        seen.scanned_values += 1;
     }
 
     fn count_shared(&self, slot: Slot, seen: &mut SharedMemory) {

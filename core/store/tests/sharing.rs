@@ -327,6 +327,25 @@ fn the_scan_leaves_ephemeral_values_alone() {
 }
 
 #[test]
+fn the_scan_says_what_cant_be_equal() {
+    let store = Store::open(config()).expect("open");
+    let pool = member(&store, None);
+    let lengths = [PAGE_BYTES, 4095, 255, 256, PAGE_BYTES + 16, PAGE_BYTES + 28, PAGE_BYTES + 32];
+    let value = |number: u32| match lengths.get(number as usize % 8) {
+        Some(&length) => noise(number, length),
+        // It takes no memory.
+        None => vec![7; PAGE_BYTES],
+    };
+    fill(&store, pool, value);
+    let (count, found) = (u64::from(COUNT) / 8, scan(&store));
+    assert_eq!(found.scanned_values, 7 * count);
+    assert_eq!((found.unfit_values, found.sealed_values), (2 * count, count));
+    assert_eq!(found.values, 0);
+    flush(&store, pool);
+    assert_eq!(scan(&store).scanned_values, 0);
+}
+
+#[test]
 fn the_scan_goes_on_where_it_ended_and_looks_at_no_more_than_it_is_told() {
     let store = Store::open(config()).expect("open");
     let pool = member(&store, None);

@@ -10,6 +10,7 @@ mod rebuild;
 use core::ops::{Deref, Range};
 use std::io;
 
+pub use dedup::SHARED_BYTES_MIN;
 use dedup::Shared;
 pub use rebuild::Claims;
 

@@ -42,3 +42,26 @@ fn a_reload_ends_for_the_service_manager_whether_it_fails_or_not() {
         assert!(states.iter().any(|state| state == "RELOADING=1"), "{states:?}");
     }
 }
+
+#[test]
+fn a_sharing_domain_that_changes_is_not_taken_and_the_log_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("spillwayd.toml");
+    let set = |domain: u32| {
+        let text = format!(
+            "[listen]\ndir = \"{}\"\n[store]\ncapacity = \"64M\"\n[[client]]\nname = \"alice\"\nuid = 12345\n\
+             domain = {domain}\n",
+            dir.path().join("run").display()
+        );
+        fs::write(&config, text).unwrap();
+    };
+    set(7);
+    let daemon =
+        Daemon::start_with(dir.path(), &["--config".to_owned(), config.display().to_string()]);
+    daemon.line(&[" ready "]);
+    let told =
+        |lines: &str| lines.contains("sharing domain can't change") && lines.contains("alice");
+    assert!(!told(&daemon.reload()), "{}", daemon.lines());
+    set(8);
+    assert!(told(&daemon.reload()), "{}", daemon.lines());
+}

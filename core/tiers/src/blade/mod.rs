@@ -16,7 +16,7 @@ pub use counts::BladeCounts;
 use counts::Counters;
 pub use ledger::{HOLDERS_MAX, Ledger, OBJECTS_MAX};
 use object::Object;
-pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, Seal};
+pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, SEALED_PAGE_BYTES, Seal};
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -22,6 +22,8 @@ const TAG_BYTES: usize = 16;
 const NAME_BYTES: usize = 16;
 /// Most bytes of a sealed value.
 pub const SEALED_BYTES_MAX: usize = PAGE_BYTES + TAG_BYTES + NAME_BYTES;
+/// Bytes of a whole page that [`Seal::Encrypted`] has sealed.
+pub const SEALED_PAGE_BYTES: usize = PAGE_BYTES + TAG_BYTES;
 /// Bytes of the key of a run, or of a sharing domain.
 pub const KEY_BYTES: usize = 32;
 

@@ -20,8 +20,8 @@ use crate::sync::{AtomicU64, Lock, Ordering};
 const BUCKET_ENTRIES: usize = 8;
 /// Locks over which buckets are spread.
 const STRIPES: usize = 16;
-/// Shorter content is not looked for: its cell is hardly longer than its entry here.
-const SHARED_BYTES_MIN: usize = 256;
+/// Fewest bytes of content in a cell that is looked for: a shorter cell is hardly longer than its entry here.
+pub const SHARED_BYTES_MIN: usize = 256;
 /// Where an entry has the length, and above it the domain. The cell's number plus one is below.
 const LENGTH_SHIFT: u32 = 32;
 const DOMAIN_SHIFT: u32 = 48;
