@@ -42,6 +42,8 @@ const COUNTS: usize = Count::WriteFaults as usize + 1;
 pub(crate) struct BatchedCounters {
     counts: [OwnedCounter; COUNTS],
     histogram: [OwnedCounter; BUCKETS],
+    /// The longest fault, ns. Only the owner changes it.
+    longest_ns: AtomicU64,
     stale: [AtomicU64; STALE_MAX as usize],
     stale_head: AtomicU64,
     /// The published values.
@@ -60,6 +62,7 @@ impl BatchedCounters {
         Self {
             counts: [const { OwnedCounter(AtomicU64::new(0)) }; COUNTS],
             histogram: [const { OwnedCounter(AtomicU64::new(0)) }; BUCKETS],
+            longest_ns: AtomicU64::new(0),
             stale: [const { AtomicU64::new(0) }; STALE_MAX as usize],
             stale_head: AtomicU64::new(0),
             published: Lock::new(published),
@@ -76,6 +79,9 @@ impl BatchedCounters {
         self.count(Count::Faults, 1);
         self.count(Count::FaultNs, took_ns);
         self.histogram[bucket_of_ns(took_ns)].add(1);
+        if took_ns > self.longest_ns.load(Ordering::Relaxed) {
+            self.longest_ns.store(took_ns, Ordering::Relaxed);
+        }
     }
 
     /// The current value of a count.
@@ -112,6 +118,9 @@ impl BatchedCounters {
                 counter.fetch_add(more, Ordering::Relaxed);
             }
         }
+        tree.counters
+            .fault_max_ns
+            .fetch_max(self.longest_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         for (bucket, own) in self.histogram.iter().enumerate() {
             let now = own.0.load(Ordering::Acquire);
             let more = now.wrapping_sub(std::mem::replace(&mut published.histogram[bucket], now));
@@ -158,6 +167,19 @@ mod tests {
         assert_eq!(tree.counters.fetches.load(Ordering::Relaxed), 4);
         assert_eq!(tree.counters.faults.load(Ordering::Relaxed), 1);
         assert_eq!(tree.fault_histogram[bucket_of_ns(1000)].load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn the_longest_fault_of_all_tasks_is_published() {
+        let (tree, tasks) = (tree(), [BatchedCounters::new(), BatchedCounters::new()]);
+        let published = || tree.counters.fault_max_ns.load(Ordering::Relaxed);
+        for (task, took_ns) in [(0, 900), (1, 5000), (1, 70), (0, 1000)] {
+            tasks[task].count_fault(took_ns);
+        }
+        tasks.iter().for_each(|task| task.publish(&tree, |_| ()));
+        assert_eq!(published(), 5000);
+        tasks[0].publish(&tree, |_| ());
+        assert_eq!(published(), 5000);
     }
 
     #[test]

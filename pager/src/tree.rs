@@ -106,6 +106,8 @@ pub struct Counters {
     pub processes: AtomicU64,
     /// Time spent answering faults, ns.
     pub fault_ns: AtomicU64,
+    /// The longest of them, ns.
+    pub fault_max_ns: AtomicU64,
     /// When pages leave, where that is chosen by itself.
     pub choice: ChoiceCounters,
 }

@@ -177,6 +177,7 @@ struct Counters {
     blade_stall_max_ns: u64,
     processes: u64,
     fault_ns: u64,
+    fault_max_ns: u64,
 }
 
 /// Time from reading a fault to answering it, in ns, with an error of up to 12.5 %.
@@ -308,6 +309,7 @@ impl Report {
                 blade_stall_max_ns: count(&sums.blade_stall_max_ns),
                 processes: count(&sums.processes),
                 fault_ns: count(&sums.fault_ns),
+                fault_max_ns: count(&sums.fault_max_ns),
             },
             fault_times: fault_times(&histogram(tree)),
             faults_per_second: count(&sums.faults) as f64 / seconds.max(1e-9),
