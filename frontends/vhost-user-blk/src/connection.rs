@@ -34,6 +34,8 @@ pub struct Connection {
     memory: Option<Arc<Memory>>,
     inflight: Option<Arc<Inflight>>,
     queues: Vec<QueueState>,
+    /// Why the peer's last message was refused.
+    refusal: Option<String>,
 }
 
 /// The settings of a queue, from vhost-user's messages.
@@ -88,7 +90,17 @@ fn features() -> u64 {
 impl Connection {
     pub fn new(disk: Arc<Disk>, queues: u16) -> Self {
         let queues = (0..queues).map(|_| QueueState::default()).collect();
-        Self { disk, features: 0, memory: None, inflight: None, queues }
+        Self { disk, features: 0, memory: None, inflight: None, queues, refusal: None }
+    }
+
+    /// Whether the guest uses a queue.
+    pub fn has_queues(&self) -> bool {
+        self.queues.iter().any(|queue| queue.running.is_some())
+    }
+
+    /// The reason why the peer's last message was refused, if there was one.
+    pub fn take_refusal(&mut self) -> Option<String> {
+        self.refusal.take()
     }
 
     fn queue(&mut self, index: u32) -> Result<&mut QueueState> {
@@ -142,7 +154,8 @@ impl Connection {
     }
 
     /// Logs the reason of a refusal for the operator. The peer gets only an error.
-    fn refused(&self, error: &crate::Error) -> Error {
+    fn refused(&mut self, error: &crate::Error) -> Error {
+        self.refusal = Some(error.to_string());
         tracing::error!(disk = self.disk.name(), "the guest is not served: {error}");
         Error::InvalidParam
     }

@@ -28,9 +28,11 @@ pub struct Counters {
     pub discarded: Counter,
     pub demoted: Counter,
     pub errors: Counter,
+    pub refused_guests: Counter,
 }
 
-/// The counters of a disk since it was opened, in blocks of 4096 bytes. `refused` counts puts, `errors` requests.
+/// The counters of a disk since it was opened, in blocks of 4096 bytes. `refused` counts puts, `errors` requests,
+/// `refused_guests` connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStatistics {
     /// Blocks read from the store.
@@ -51,6 +53,8 @@ pub struct DiskStatistics {
     pub demoted: u64,
     /// Requests that failed.
     pub errors: u64,
+    /// Connections that were closed because the disk had a guest.
+    pub refused_guests: u64,
 }
 
 impl Counters {
@@ -65,6 +69,7 @@ impl Counters {
             discarded: self.discarded.get(),
             demoted: self.demoted.get(),
             errors: self.errors.get(),
+            refused_guests: self.refused_guests.get(),
         }
     }
 }

@@ -25,7 +25,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_block_store::Stripes;
@@ -33,6 +33,7 @@ use spillway_serving::{CommandKind, Latencies};
 use spillway_store::{PageBuf, Store};
 use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 
+use crate::attachment::{Attachment, GuestState};
 use crate::backing::Backing;
 use crate::config::{DiskConfig, Kind};
 use crate::counters::{Counters, DiskStatistics};
@@ -65,6 +66,7 @@ pub struct Disk {
     pub(crate) turn: AtomicU32,
     pub(crate) counters: Counters,
     pub(crate) latencies: Arc<Latencies>,
+    pub(crate) guest: Attachment,
     /// Whether writes go only to the file.
     pub(crate) closed: AtomicBool,
     opened: Instant,
@@ -107,6 +109,7 @@ impl Disk {
             turn: AtomicU32::new(1),
             counters: Counters::default(),
             latencies: Arc::new(Latencies::new(REQUESTS)),
+            guest: Attachment::new(),
             closed: AtomicBool::new(false),
             opened: Instant::now(),
             said: AtomicU64::new(0),
@@ -154,21 +157,10 @@ impl Disk {
                 "{lost} blocks were in a store that is gone: reading them is an error"
             );
         }
-        let mut keys = [Key::new(0, 0); 256];
-        let mut from = None;
-        loop {
-            let listed = self.store.list_keys(self.pool, from, &mut keys)?;
-            for &key in &keys[..listed] {
-                let block = key.object << 32 | u64::from(key.index);
-                if block >= self.blocks() || self.map.place(block) != BlockLocation::Store {
-                    self.store.flush(self.pool, key);
-                }
-            }
-            if listed < keys.len() {
-                return Ok(());
-            }
-            from = keys.last().copied();
-        }
+        self.forget_unless(|block| {
+            block < self.blocks() && self.map.place(block) == BlockLocation::Store
+        })?;
+        Ok(())
     }
 
     /// Its name.
@@ -194,6 +186,20 @@ impl Disk {
     /// Its length in blocks of 4096 bytes.
     pub const fn blocks(&self) -> u64 {
         self.file.blocks()
+    }
+
+    /// What its guest does, and since when.
+    pub fn guest(&self) -> (GuestState, Duration) {
+        self.guest.state()
+    }
+
+    /// Its pages in the store.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn held_pages(&self) -> Result<u64, Error> {
+        let pools = self.store.pools(self.config.client)?;
+        Ok(pools.iter().find(|pool| pool.id == self.pool).map_or(0, |pool| pool.pages))
     }
 
     /// Its counters.

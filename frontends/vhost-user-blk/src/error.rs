@@ -87,6 +87,9 @@ pub enum Error {
         /// The guest's address.
         address: u64,
     },
+    /// A guest uses the disk, or may still use it.
+    #[error("{0}")]
+    Occupied(#[from] crate::attachment::Occupied),
     /// The value of a block was in a store that is gone.
     #[error("block {0} is lost with the store that held it")]
     Lost(u64),

@@ -5,6 +5,7 @@
 //! to its client's target ([`Disk`] has the rules). The virtqueues lie in memory that the guest's QEMU
 //! shares; everything read from it is copied before it is checked.
 
+mod attachment;
 mod backing;
 mod chain;
 mod config;
@@ -13,6 +14,7 @@ mod connection;
 mod counters;
 mod demote;
 mod disk;
+mod empty;
 mod error;
 mod group;
 mod inflight;
@@ -23,6 +25,7 @@ mod request;
 mod server;
 mod service;
 
+pub use attachment::{GuestState, Occupied};
 pub use backing::check;
 pub use chain::DescriptorTable;
 pub use config::{DiskConfig, Kind};
