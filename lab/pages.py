@@ -17,6 +17,7 @@ LEFT_OUT = {
     ("docs/daemon.md", "here$ spillway client export alice --rest > alice.rest"): "two daemons: lab/tests/daemon-moved",
     ("docs/dashboard.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
     ("docs/disks.md", "mkswap /dev/vdb"): "in a guest: lab/tests/guest-tmem-disk",
+    ("docs/disks.md", "spillway disk empty vm1-swap"): "with a guest that has ended: lab/tests/guest-tmem-disk",
     ("docs/guests.md", "spillway serve --config spillwayd.toml"): "with a guest: lab/tests/guest-resize",
     ("docs/guests.md", "spillway vm list                    # the pool, and each guest"): "with a guest: lab/tests/guest-resize",
     ("docs/guests.md", r'''qm set 100 --memory 512 --balloon 0 --numa 0 --args "$(spillway vm args web | tr -d '\\\n')"'''):

@@ -8,7 +8,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::cost::{self, Cost};
 use crate::daemon::{
-    self, ClientCommand, Dashboard, Lend, Policy, Pool, Reload, Serve, Stat, Target, Top, Vm,
+    self, ClientCommand, Dashboard, DiskCommand, Lend, Policy, Pool, Reload, Serve, Stat, Target,
+    Top, Vm,
 };
 use crate::doctor::{self, Doctor};
 use crate::guest_memory::{self, GuestMemory, GuestMemoryPart};
@@ -35,6 +36,7 @@ enum Command {
     Dashboard(Dashboard),
     Client(ClientCommand),
     Pool(Pool),
+    Disk(DiskCommand),
     Target(Target),
     Policy(Policy),
     Lend(Lend),
@@ -82,6 +84,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Dashboard(options) => daemon::dashboard(&options),
         Command::Client(options) => daemon::client(&options),
         Command::Pool(options) => daemon::pool(&options),
+        Command::Disk(options) => daemon::disk(&options),
         Command::Target(options) => daemon::target(&options),
         Command::Policy(options) => daemon::policy(&options),
         Command::Lend(options) => daemon::lend(&options),

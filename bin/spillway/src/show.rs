@@ -117,6 +117,16 @@ pub fn identity(identity: &Identity) -> String {
     }
 }
 
+/// A duration, in its two largest units.
+pub fn duration(seconds: u64) -> String {
+    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0, s) => format!("{s} s"),
+        (0, 0, m, s) => format!("{m} min {s} s"),
+        (0, h, m, _) => format!("{h} h {m} min"),
+        (d, h, ..) => format!("{d} d {h} h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,7 +12,7 @@ use spillway_metrics::{
     StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_types::PAGE_BYTES;
-use spillway_vhost_user_blk::Disk;
+use spillway_vhost_user_blk::{Disk, GuestState};
 
 use crate::arguments::COMMIT;
 use crate::frontends::Measured;
@@ -108,6 +108,8 @@ pub fn text(
             discarded: its.discarded,
             demoted: its.demoted,
             errors: its.errors,
+            refused_guests: its.refused_guests,
+            is_attached: disk.guest().0 == GuestState::Attached,
         }
     });
     spillway_metrics::render(&Sample {

@@ -152,6 +152,8 @@ impl Parts {
             kept_by: kept::fd_store_name(),
             dashboard: dashboard(&config.listen),
             lending: handle.map(|handle| handle as Arc<dyn spillway_api::Lending>),
+            disks: Box::new(disks::Listed::new(&config, &disks)),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             guests: guests.map(|guests| guests as Arc<dyn spillway_api::Guests>),
             metrics: (
                 Box::new(move || {

@@ -18,6 +18,7 @@ pub(crate) async fn version(State(daemon): Shared) -> Json<Version> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         commit: daemon.commit.map(str::to_owned),
         api: API_VERSION,
+        host: daemon.host.clone(),
         pid: std::process::id(),
     })
 }

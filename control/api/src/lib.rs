@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod types;
+mod types_disk;
 mod types_lend;
 mod types_vm;
 
@@ -15,6 +16,8 @@ mod asker;
 mod clients;
 #[cfg(feature = "server")]
 mod daemon;
+#[cfg(feature = "server")]
+mod disks;
 #[cfg(feature = "server")]
 mod history;
 #[cfg(feature = "server")]
@@ -43,7 +46,7 @@ mod vms;
 #[cfg(feature = "server")]
 pub use asker::{Asker, Tokens};
 #[cfg(feature = "server")]
-pub use parts::{Daemon, Guests, LendOrder, Lending, ReloadOutcome};
+pub use parts::{Daemon, Disks, Guests, LendOrder, Lending, ReloadOutcome};
 #[cfg(feature = "server")]
 pub use policy::{INTERVALS_MS, configure as configure_policy};
 #[cfg(feature = "server")]

@@ -12,7 +12,9 @@ use spillway_types::Limits;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::problem::Error;
-use crate::types::{Dashboard, LendStatus, Reload, VmArgs, VmList, VmOutcome, VmResize};
+use crate::types::{
+    Dashboard, DiskEmptied, DiskStatus, LendStatus, Reload, VmArgs, VmList, VmOutcome, VmResize,
+};
 
 /// What the service shows and changes.
 pub struct Daemon {
@@ -46,6 +48,10 @@ pub struct Daemon {
     pub dashboard: Dashboard,
     /// Lending; none if the configuration has it off.
     pub lending: Option<Arc<dyn Lending>>,
+    /// Tmem disks.
+    pub disks: Box<dyn Disks>,
+    /// Name of the host.
+    pub host: String,
     /// Guests; none if the configuration names none.
     pub guests: Option<Arc<dyn Guests>>,
     /// All metrics as text, and the media type of that.
@@ -105,6 +111,15 @@ pub enum LendOrder {
     Drain,
     /// Lend and borrow again.
     Resume,
+}
+
+/// The tmem disks.
+pub trait Disks: Send + Sync {
+    /// All disks, in the order of the configuration.
+    fn list(&self) -> Vec<DiskStatus>;
+
+    /// Removes a disk's pages from the store, or says in one line why not. None if the disk does not exist.
+    fn empty(&self, name: &str) -> Option<Result<DiskEmptied, String>>;
 }
 
 /// The part of the daemon that resizes guests.

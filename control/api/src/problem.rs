@@ -52,6 +52,12 @@ pub(crate) enum Error {
     /// An order for a guest can't be executed.
     #[error("{0}")]
     VmRefused(String),
+    /// The disk does not exist.
+    #[error("there is no disk '{0}'; spillway disk list has their names")]
+    NoDisk(String),
+    /// A disk can't be emptied now.
+    #[error("{0}")]
+    DiskRefused(String),
     /// An order for lending can't be executed now.
     #[error("{0}")]
     LendRefused(String),
@@ -102,6 +108,8 @@ impl Error {
             Self::NoVms => (S::CONFLICT, "no-vms"),
             Self::NoVm(_) => (S::NOT_FOUND, "no-vm"),
             Self::VmRefused(_) => (S::CONFLICT, "vm-refused"),
+            Self::NoDisk(_) => (S::NOT_FOUND, "no-disk"),
+            Self::DiskRefused(_) => (S::CONFLICT, "disk-refused"),
             Self::Token => (S::UNAUTHORIZED, "token"),
             Self::ReadToken => (S::FORBIDDEN, "read-token"),
             Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),

@@ -16,7 +16,8 @@ use crate::asker::{self, Tokens};
 use crate::parts::Daemon;
 use crate::problem::Error;
 use crate::{
-    clients, daemon, history, lending, openapi, policy, problem, reload, store, transfer, vms,
+    clients, daemon, disks, history, lending, openapi, policy, problem, reload, store, transfer,
+    vms,
 };
 
 /// Largest request body in bytes, except an import's.
@@ -53,6 +54,8 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(store::destroy_pool))
         .routes(routes!(store::blocks, store::create_block))
         .routes(routes!(store::destroy_block))
+        .routes(routes!(disks::list))
+        .routes(routes!(disks::empty))
         .routes(routes!(lending::status))
         .routes(routes!(lending::borrow))
         .routes(routes!(lending::give_back))

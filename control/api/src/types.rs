@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::types_disk::{DiskEmptied, DiskStatistics, DiskStatus};
 pub use crate::types_lend::{
     BorrowedLoan, LendBorrow, LendDevice, LendMemory, LendPeer, LendStatus, LentLoan,
 };
@@ -25,6 +26,9 @@ pub struct Version {
     pub commit: Option<String>,
     /// Version of this interface.
     pub api: u32,
+    /// Name of the host, as its kernel has it.
+    #[serde(default)]
+    pub host: String,
     /// Process id of the daemon.
     pub pid: u32,
 }

@@ -39,7 +39,7 @@ pub enum Error {
     InUse(String),
     /// A disk of the configuration file has the client's pages.
     #[error(
-        "disk '{0}' has its pages: remove the disk from the configuration file and restart the daemon"
+        "disk '{0}' has its pages: to free them, spillway disk empty {0}; to remove the disk, remove it from the configuration file and restart the daemon"
     )]
     HasDisk(String),
     /// Memory is lent to the client.

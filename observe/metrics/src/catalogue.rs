@@ -215,6 +215,10 @@ pub struct DiskSample {
     pub demoted: u64,
     /// Requests that failed.
     pub errors: u64,
+    /// Connections that were closed because the disk had a guest.
+    pub refused_guests: u64,
+    /// Whether a guest uses it.
+    pub is_attached: bool,
 }
 
 /// Metrics of the daemon and its store.
@@ -424,7 +428,7 @@ pub(crate) const PROGRAM: [Metric<ClientSample>; 6] = [
 ];
 
 /// Metrics of each tmem disk.
-pub(crate) const DISK: [Metric<DiskSample>; 9] = [
+pub(crate) const DISK: [Metric<DiskSample>; 11] = [
     counter("spillway_disk_store_read_bytes_total", "Read from the store.", |d| {
         pages(d.store_reads)
     }),
@@ -452,6 +456,14 @@ pub(crate) const DISK: [Metric<DiskSample>; 9] = [
         |d| pages(d.demoted),
     ),
     counter("spillway_disk_errors_total", "Requests that failed.", |d| Some(d.errors)),
+    counter(
+        "spillway_disk_refused_guests_total",
+        "Connections that were closed because the disk had a guest.",
+        |d| Some(d.refused_guests),
+    ),
+    gauge("spillway_disk_attached", "1 while a guest uses the disk, else 0.", |d| {
+        Some(u64::from(d.is_attached))
+    }),
 ];
 
 /// Metrics of lending.

@@ -4,6 +4,7 @@ mod api;
 mod body;
 mod client;
 mod dashboard;
+mod disk;
 mod lend;
 mod options;
 mod policy;
@@ -18,6 +19,7 @@ mod vm;
 
 pub use client::{ClientCommand, run as client};
 pub use dashboard::{Dashboard, run as dashboard};
+pub use disk::{DiskCommand, run as disk};
 pub use lend::{Lend, run as lend};
 pub use options::default_dir;
 pub use policy::{Policy, run as policy};

@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 use spillway_api::types::{
-    Client, Health, Identity, LendStatus, StoreDisk, StoreSharing, StoreStatus, Version, VmList,
+    Client, DiskStatus, Health, Identity, LendStatus, StoreDisk, StoreSharing, StoreStatus,
+    Version, VmList,
 };
 use spillway_types::Size;
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
-use crate::daemon::{lend, vm};
+use crate::daemon::{disk, lend, vm};
 use crate::show::{self, Output};
 
 /// Shows how full a daemon's store is, and which clients use it.
@@ -46,6 +47,9 @@ pub struct Moment {
     /// None if no guests are configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guests: Option<VmList>,
+    /// Empty if no tmem disks are configured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<DiskStatus>,
 }
 
 impl Moment {
@@ -61,6 +65,7 @@ impl Moment {
             clients: api.get("/v1/clients")?,
             lending: Some(api.get::<LendStatus>("/v1/lending")?).filter(|it| it.role != "off"),
             guests: Some(api.get::<VmList>("/v1/vms")?).filter(|it| !it.vms.is_empty()),
+            disks: api.get("/v1/disks")?,
         })
     }
 
@@ -104,6 +109,11 @@ impl Moment {
         self.guests.as_ref().map(vm::overview).unwrap_or_default()
     }
 
+    /// The tmem disks under an empty line. Empty if there are none.
+    pub fn disks_table(&self) -> String {
+        disk::overview(&self.disks)
+    }
+
     /// A few lines about the daemon and its store.
     pub fn head(&self) -> String {
         let Self { version, health, store, lending, .. } = self;
@@ -115,7 +125,7 @@ impl Moment {
              store {} of {} ({share:.0}%), free in it {}, in flight {}, packed {}, same-filled {}{}, on disk {}\n{}{lending}",
             version.version,
             version.pid,
-            duration(health.uptime_seconds),
+            show::duration(health.uptime_seconds),
             health.kept_by,
             health.restarts,
             Size(store.memory_bytes),
@@ -126,7 +136,7 @@ impl Moment {
             show::pages(store.same_filled_pages),
             store.sharing.as_ref().map(sharing).unwrap_or_default(),
             Size(store.disk_bytes),
-            store.disk.as_ref().map(disk).unwrap_or_default(),
+            store.disk.as_ref().map(disk_tier).unwrap_or_default(),
         )
     }
 }
@@ -137,7 +147,7 @@ fn sharing(sharing: &StoreSharing) -> String {
 }
 
 /// A line about the disk tier.
-fn disk(disk: &StoreDisk) -> String {
+fn disk_tier(disk: &StoreDisk) -> String {
     let errors = match (disk.failed_reads, disk.corrupt_reads) {
         (0, 0) => String::new(),
         (failed, corrupt) => format!(", failed reads {failed}, corrupt {corrupt}"),
@@ -152,15 +162,6 @@ fn disk(disk: &StoreDisk) -> String {
         Size(disk.read_bytes),
         Size(disk.written_bytes)
     )
-}
-
-fn duration(seconds: u64) -> String {
-    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
-        (0, 0, 0, s) => format!("{s} s"),
-        (0, 0, m, s) => format!("{m} min {s} s"),
-        (0, h, m, _) => format!("{h} h {m} min"),
-        (d, h, ..) => format!("{d} d {h} h"),
-    }
 }
 
 /// Runs the command.
@@ -187,7 +188,8 @@ pub fn run(options: &Stat) -> anyhow::Result<ExitCode> {
             let rows: Vec<_> = moment.store_clients().map(row).collect();
             let programs = moment.programs_table(|_| None);
             let (head, clients) = (moment.head(), show::table(heads, &rows));
-            show::print(&format!("{head}\n{clients}{programs}{}", moment.guests_table()))?;
+            let (disks, guests) = (moment.disks_table(), moment.guests_table());
+            show::print(&format!("{head}\n{clients}{programs}{disks}{guests}"))?;
         }
     }
     Ok(ExitCode::SUCCESS)

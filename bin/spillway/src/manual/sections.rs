@@ -282,6 +282,24 @@ const SECTIONS: &[Sections] = &[
         see: &[("spillway-pool-list", '1')],
     },
     Sections {
+        command: "spillway disk",
+        exit: ASKS,
+        examples: &[("List tmem disks:", "spillway disk list")],
+        see: DAEMON,
+    },
+    Sections {
+        command: "spillway disk list",
+        exit: ASKS,
+        examples: &[("List tmem disks, and whether a guest uses them:", "spillway disk list")],
+        see: &[("spillway-disk-empty", '1'), ("spillway-stat", '1')],
+    },
+    Sections {
+        command: "spillway disk empty",
+        exit: ASKS,
+        examples: &[("Free the pages of a guest that has ended:", "spillway disk empty vm1-swap")],
+        see: &[("spillway-disk-list", '1')],
+    },
+    Sections {
         command: "spillway target",
         exit: ASKS,
         examples: &[("Show a client's target and cap:", "spillway target get alice")],

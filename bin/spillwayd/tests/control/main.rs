@@ -1,6 +1,7 @@
 //! The control plane of a daemon that runs: its HTTP interface, its log, its metrics, and the settings that last.
 
 mod daemon;
+mod disks;
 mod http;
 mod lasting;
 mod lending;
