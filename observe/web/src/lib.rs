@@ -35,7 +35,7 @@ macro_rules! file {
     };
 }
 
-const FILES: [File; 14] = [
+const FILES: [File; 17] = [
     file!("/", "index.html", "text/html; charset=utf-8"),
     file!("/style.css", "style.css", "text/css; charset=utf-8"),
     file!("/icon.svg", "icon.svg", "image/svg+xml"),
@@ -43,13 +43,16 @@ const FILES: [File; 14] = [
     file!("/app.js", "app.js", "text/javascript; charset=utf-8"),
     file!("/board.js", "board.js", "text/javascript; charset=utf-8"),
     file!("/chart.js", "chart.js", "text/javascript; charset=utf-8"),
+    file!("/disks.js", "disks.js", "text/javascript; charset=utf-8"),
     file!("/format.js", "format.js", "text/javascript; charset=utf-8"),
     file!("/guests.js", "guests.js", "text/javascript; charset=utf-8"),
     file!("/legend.js", "legend.js", "text/javascript; charset=utf-8"),
     file!("/lending.js", "lending.js", "text/javascript; charset=utf-8"),
     file!("/policy.js", "policy.js", "text/javascript; charset=utf-8"),
+    file!("/programs.js", "programs.js", "text/javascript; charset=utf-8"),
     file!("/series.js", "series.js", "text/javascript; charset=utf-8"),
     file!("/tables.js", "tables.js", "text/javascript; charset=utf-8"),
+    file!("/title.js", "title.js", "text/javascript; charset=utf-8"),
 ];
 
 impl File {

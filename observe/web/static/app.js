@@ -3,10 +3,12 @@
 import { Lost, NoToken, get, takeTokenFromAddress, token } from "./api.js";
 import { clock } from "./format.js";
 import { Board } from "./board.js";
+import { Disks } from "./disks.js";
 import { Guests } from "./guests.js";
 import { Lending } from "./lending.js";
 import { PolicyForm } from "./policy.js";
 import { Series } from "./series.js";
+import { Title } from "./title.js";
 
 /** Interval of requests for rarely changing state: caps, pools, devices, the policy. */
 const DETAILS_MS = 5000;
@@ -24,6 +26,8 @@ const series = new Series();
 const board = new Board(series);
 const lending = new Lending();
 const guests = new Guests(board);
+const disks = new Disks();
+const title = new Title();
 const policy = new PolicyForm((error) => failed(error));
 let timer = 0;
 let failures = 0;
@@ -81,6 +85,8 @@ async function sample() {
 async function details() {
   const [clients, pools, blocks] = await Promise.all(["/v1/clients", "/v1/pools", "/v1/blocks"].map(get));
   board.details({ clients, pools, blocks });
+  await title.refresh();
+  await disks.refresh();
   await policy.refresh();
   await lending.refresh();
   await guests.refresh();
@@ -91,11 +97,18 @@ function connected() {
   failures = 0;
   at("lost").hidden = true;
   document.body.classList.remove("stale");
+  enable(true);
   at("enter").hidden = true;
   at("board").hidden = false;
   at("controls").hidden = false;
   showState();
   board.draw();
+}
+
+/** Enables or disables what only a daemon that answers can do. */
+function enable(isConnected) {
+  at("pause").disabled = !isConnected;
+  policy.enable(isConnected);
 }
 
 function failed(error) {
@@ -109,6 +122,7 @@ function lost() {
   const wait_ms = RETRY_MS[Math.min(failures, RETRY_MS.length - 1)];
   failures += 1;
   document.body.classList.add("stale");
+  enable(false);
   const data = series.newest_ms ? ` This is as of ${clock(series.newest_ms)}.` : "";
   const line = `Connection lost.${data}`;
   if (at("lost-line").textContent !== line || at("lost").hidden) at("lost-line").textContent = line;
@@ -130,6 +144,7 @@ function askForToken(wrong) {
   at("lost").hidden = true;
   at("board").hidden = true;
   at("controls").hidden = true;
+  at("daemon").hidden = true;
   at("enter").hidden = false;
   at("token-error").textContent = wrong ? "That is not the daemon's token." : "";
   state("waiting", "Waiting for a token");
@@ -148,6 +163,7 @@ at("enter").addEventListener("submit", (event) => {
   token.set(at("token").value.trim());
   follow();
 });
+at("filter").addEventListener("input", (event) => board.filter(event.target.value));
 at("again").addEventListener("click", () => follow());
 at("range").addEventListener("change", (event) => {
   board.range_ms = 1000 * Number(event.target.value);

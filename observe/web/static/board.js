@@ -3,6 +3,7 @@
 import { Chart } from "./chart.js";
 import { byteTicks, bytes, clock, count, countTicks, limit, pages, percent, rate, shortNames, PAGE_BYTES } from "./format.js";
 import { Legend, swatch, write } from "./legend.js";
+import { PROGRAM_HEADS, programCells } from "./programs.js";
 import { firstAfter } from "./series.js";
 import { Table } from "./tables.js";
 
@@ -23,6 +24,7 @@ export class Board {
   #looks = new Map();
   #known = { clients: [], pools: [], blocks: [] };
   #charts = [];
+  #filter = "";
 
   constructor(series) {
     this.series = series;
@@ -32,7 +34,7 @@ export class Board {
       this.#chart("gets", "Gets", rate, countTicks, () => this.#gets()),
     ];
     const table = (id, caption) => new Table(at(id).querySelector("table"), caption);
-    this.tables = { clients: table("clients", "Clients"), pools: table("pools", "Pools"), blocks: table("blocks", "Block devices") };
+    this.tables = { clients: table("clients", "Clients"), programs: table("programs", "Paged programs"), pools: table("pools", "Pools"), blocks: table("blocks", "Block devices") };
   }
 
   #chart(id, title, format, ticks, groups) {
@@ -51,6 +53,18 @@ export class Board {
 
   details(known) {
     this.#known = known;
+  }
+
+  /** Shows only clients and programs whose names contain a text, in any case. */
+  filter(text) {
+    this.#filter = text.trim().toLowerCase();
+    // The largest of those that are left get the lines.
+    this.#looks.clear();
+    this.draw();
+  }
+
+  #matches(name) {
+    return name.toLowerCase().includes(this.#filter);
   }
 
   /** Whether any present client has no details yet. */
@@ -80,13 +94,14 @@ export class Board {
     at("empty").hidden = series.clients.size > 0 || this.#known.clients.length > 0 || series.newest_ms === 0;
     this.#figures(end - 1);
     this.#clients(end - 1);
+    this.#programs(end - 1);
     this.#pools();
   }
 
   /** Clients with a line keep its style. The others get a free style, the largest clients first. */
   #giveLooks() {
     const { begin, end } = this.view;
-    const there = (name) => this.series.clients.get(name)?.used_pages.slice(begin, end).some((used) => used !== null);
+    const there = (name) => this.#matches(name) && this.series.clients.get(name)?.used_pages.slice(begin, end).some((used) => used !== null);
     for (const name of this.#looks.keys()) if (!there(name)) this.#looks.delete(name);
     const free = [...Array(LINES_MAX).keys()].filter((look) => ![...this.#looks.values()].includes(look));
     if (free.length) {
@@ -114,7 +129,7 @@ export class Board {
         title: name,
         look: { look },
         values: [
-          { label: "used", text: used === null ? "–" : pages(used) },
+          { label: this.series.programs.has(name) ? "local" : "used", text: used === null ? "–" : pages(used) },
           { label: "target", text: target === null ? "–" : target === Infinity ? "none" : pages(target) },
         ],
         lines: [
@@ -230,32 +245,55 @@ export class Board {
     rows.flat().forEach((text, place) => write(list.children[place], text));
   }
 
+  /** Names of present clients or programs: all, and those that the filter leaves, the largest of them if they are many. */
+  #present(last, programs) {
+    const used = (name) => this.series.clients.get(name).used_pages[last] ?? null;
+    const all = [...this.series.clients.keys()].filter((name) => used(name) !== null && this.series.programs.has(name) === programs);
+    const found = all.filter((name) => this.#matches(name));
+    if (found.length > ROWS_MAX) found.sort((a, b) => used(b) - used(a));
+    return { all: all.length, found: found.length, names: found.slice(0, ROWS_MAX).sort() };
+  }
+
+  #details() {
+    return new Map(this.#known.clients.map((client) => [client.name, client]));
+  }
+
   #clients(last) {
-    const known = new Map(this.#known.clients.map((client) => [client.name, client]));
-    const names = [...this.series.clients.keys()].filter((name) => (this.series.clients.get(name).used_pages[last] ?? null) !== null);
-    const used = (name) => this.series.clients.get(name).used_pages[last];
-    if (names.length > ROWS_MAX) names.sort((a, b) => used(b) - used(a));
-    const rows = names.slice(0, ROWS_MAX).sort().map((name) => this.#client(name, known.get(name), last));
+    const known = this.#details();
+    const { all, found, names } = this.#present(last, false);
+    const rows = names.map((name) => this.#client(name, known.get(name), last));
     const heads = ["Name", "Used", "Target", "Cap", "Debt", "Puts", "Refused", `Hits, ${this.#rangeName()}`];
     this.tables.clients.show(heads, rows);
-    const left = names.length - rows.length;
-    const note = left ? `${left} more, which hold no more than these; spillway stat has them all.` : rows.length ? "" : "None yet.";
-    write(at("clients").querySelector("p"), note);
+    write(at("filtered"), this.#filter ? `${found} of ${all} clients` : `${all} ${all === 1 ? "client" : "clients"}`);
+    write(at("clients").querySelector(":scope > p"), rest(found - rows.length, all ? "No name has that." : "None yet.", rows.length));
+  }
+
+  #programs(last) {
+    const known = this.#details();
+    const { all, found, names } = this.#present(last, true);
+    at("programs").hidden = all === 0;
+    const rows = names.map((name) => ({ id: name, title: name, mark: this.#mark(name), cells: programCells(name, this.series, known.get(name), last) }));
+    this.tables.programs.show(PROGRAM_HEADS, rows);
+    write(at("programs").querySelector(".note"), rest(found - rows.length, "No name has that.", rows.length));
+  }
+
+  #mark(name) {
+    const look = this.#looks.get(name);
+    return look === undefined ? undefined : { key: String(look), make: () => swatch({ look }) };
   }
 
   #client(name, known, last) {
     const { series } = this;
     const client = series.clients.get(name);
     const [used, target] = [client.used_pages[last], client.target_pages[last]];
-    const look = this.#looks.get(name);
     const refused = series.rate(client, "refused_at_target", last) + series.rate(client, "refused_node_full", last);
     const [hits, misses] = [this.#sum(client.hits), this.#sum(client.misses)];
     return {
       id: name,
       title: name,
-      mark: look === undefined ? undefined : { key: String(look), make: () => swatch({ look }) },
+      mark: this.#mark(name),
       cells: [
-        series.programs.has(name) ? `${name} (program)` : name,
+        name,
         pages(used),
         target === Infinity ? "no limit" : pages(target),
         known ? limit(known.cap_pages) : "–",
@@ -270,17 +308,27 @@ export class Board {
   #pools() {
     const { pools, blocks } = this.#known;
     const kind = (pool) => (pool.block ? `block device ${pool.block}` : `${pool.lifetime}${pool.uuid ? ", shared" : ""}`);
-    const poolRows = pools.slice(0, ROWS_MAX).map((pool) => ({
+    const foundPools = pools.filter((pool) => this.#matches(pool.client));
+    const poolRows = foundPools.slice(0, ROWS_MAX).map((pool) => ({
       id: `${pool.number} ${pool.client}`,
       cells: [String(pool.number), pool.client, kind(pool), pages(pool.pages), pages(pool.reserved_pages)],
     }));
     this.tables.pools.show(["Pool", "Client", "Kind", "Holds", "Set aside"], poolRows);
-    write(at("pools").querySelector("p"), pools.length ? "" : "None yet.");
-    const blockRows = blocks.slice(0, ROWS_MAX).map((block) => ({
+    const noPool = pools.length ? "No client's name has that." : "None yet.";
+    write(at("pools").querySelector("p"), rest(foundPools.length - poolRows.length, noPool, poolRows.length));
+    const foundBlocks = blocks.filter((block) => this.#matches(block.client));
+    const blockRows = foundBlocks.slice(0, ROWS_MAX).map((block) => ({
       id: block.name,
       cells: [block.name, block.client, bytes(block.bytes), `${block.block_bytes} B`, String(block.opened)],
     }));
     this.tables.blocks.show(["Device", "Client", "Size", "Block", "Open"], blockRows);
-    write(at("blocks").querySelector("p"), blocks.length ? "" : "None. spillway pool create --client NAME --block 1G --name DEVICE makes one.");
+    const noBlock = blocks.length ? "No client's name has that." : "None. spillway pool create --client NAME --block 1G --name DEVICE makes one.";
+    write(at("blocks").querySelector("p"), rest(foundBlocks.length - blockRows.length, noBlock, blockRows.length));
   }
+}
+
+/** A line under a table: how many rows are left out, or why there are none. */
+function rest(left, none, rows) {
+  if (left > 0) return `${left} more. A part of a name above leaves only those that have it; spillway stat shows all.`;
+  return rows ? "" : none;
 }

@@ -1,12 +1,14 @@
 // A chart of lines over time, in SVG. Lines differ by colour, by dash and by marker.
 
-import { clock } from "./format.js";
+import { clock, fit } from "./format.js";
 import { nearest, thin } from "./series.js";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const LEFT = 68;
 const RIGHT = 12;
-const LABELS = 96;
+/** Space before and after a label, and the most of a chart's width that labels take. */
+const LABEL_SPACE = 16;
+const LABELS_PART = 0.35;
 const TOP = 12;
 const BOTTOM = 24;
 /** From this width, lines are labelled at their ends. */
@@ -36,12 +38,20 @@ export function element(name, attributes = {}, ...children) {
 /** Seconds between the axis's grid lines, by the span of the axis. */
 const timeStep = (seconds) => [10, 15, 30, 60, 300, 600, 900].find((step) => seconds / step <= 6) ?? 900;
 
+/** The width of a label, pixels. The font is that of `.label` in style.css. */
+function labelWidth(text) {
+  labelWidth.ruler ??= document.createElement("canvas").getContext("2d");
+  labelWidth.ruler.font = `600 12px ${getComputedStyle(document.body).fontFamily}`;
+  return labelWidth.ruler.measureText(text).width;
+}
+
 export class Chart {
   #figure;
   #svg;
   #view = null;
   #cursor = element("g", { class: "cursor" });
   #size = { width: 600, height: 240 };
+  labelRoom = 0;
 
   /** `point` is called with the time under the pointer, or null; `read` returns its description. */
   constructor(figure, { format, ticks, point, read }) {
@@ -61,7 +71,7 @@ export class Chart {
   }
 
   get #right() {
-    return this.#size.width - (this.#size.width >= WIDE && this.#view.labels ? LABELS : RIGHT);
+    return this.#size.width - Math.max(RIGHT, this.labelRoom);
   }
 
   #x(time) {
@@ -85,11 +95,20 @@ export class Chart {
     for (const { values } of view.lines) {
       for (let at = view.begin; at < view.end; at += 1) if (values[at] < Infinity) most = Math.max(most, values[at]);
     }
+    this.labelRoom = this.#labelRoom();
     const levels = this.ticks(most);
     this.top = levels.at(-1);
     const drawn = view.lines.map((line) => this.#line(line));
     this.#svg.replaceChildren(this.#grid(levels), ...drawn, ...this.#labels(), this.#cursor);
     this.#drawCursor();
+  }
+
+  /** The width that the labels of the lines need; 0 if there are none. */
+  #labelRoom() {
+    const { width } = this.#size;
+    if (width < WIDE || !this.#view.labels) return 0;
+    const widths = this.#view.lines.map(({ label }) => (label ? Math.ceil(labelWidth(label)) : 0));
+    return Math.min(Math.max(0, ...widths) + LABEL_SPACE, Math.floor(width * LABELS_PART));
   }
 
   #grid(levels) {
@@ -149,7 +168,7 @@ export class Chart {
 
   /** Labels at the ends of lines, moved apart. */
   #labels() {
-    if (this.#right !== this.#size.width - LABELS) return [];
+    if (!this.labelRoom) return [];
     const { lines, end } = this.#view;
     const ends = lines.filter((line) => line.label && Number.isFinite(line.values[end - 1]));
     const labels = ends.map((line) => ({ line, y: this.#y(line.values[end - 1]) })).sort((a, b) => a.y - b.y);
@@ -159,9 +178,9 @@ export class Chart {
     for (const label of labels.toReversed()) most = (label.y = Math.min(label.y, most)) - LABEL_HEIGHT;
     return labels.map(({ line, y }) => {
       const look = line.limit ? "limit" : `look-${line.look}`;
-      const text = line.label.length > 13 ? `${line.label.slice(0, 12)}…` : line.label;
+      const text = fit(line.label, this.labelRoom - LABEL_SPACE, labelWidth);
       const at = { x: this.#right + 8, y: y.toFixed(1), dy: "0.32em", class: `label ${look}`, "aria-hidden": "true" };
-      return element("text", at, text);
+      return element("text", at, text, ...(text === line.label ? [] : [element("title", {}, line.label)]));
     });
   }
 

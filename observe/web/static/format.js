@@ -70,3 +70,23 @@ export function shortNames(names) {
   const shorter = (name, tail) => (tail && times.get(tail) === 1 ? tail : name);
   return new Map(names.map((name, at) => [name, shorter(name, tails[at])]));
 }
+
+/** A duration in its two largest units. */
+export function duration(seconds) {
+  const [days, hours, minutes] = [Math.floor(seconds / 86_400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return minutes ? `${minutes} min` : `${Math.floor(seconds)} s`;
+}
+
+/** Shortens a text in its middle until `width` of it is at most `room`; names differ more often at their ends. */
+export function fit(text, room, width) {
+  if (width(text) <= room) return text;
+  const letters = [...text];
+  for (let kept = letters.length - 1; kept > 1; kept -= 1) {
+    const end = Math.ceil(kept / 2);
+    const short = `${letters.slice(0, kept - end).join("")}…${letters.slice(-end).join("")}`;
+    if (width(short) <= room) return short;
+  }
+  return "…";
+}

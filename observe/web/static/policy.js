@@ -1,6 +1,6 @@
 // The form for the policy. Errors are shown in the daemon's words.
 
-import { Refused, get, put } from "./api.js";
+import { Lost, Refused, get, put } from "./api.js";
 import { PAGE_BYTES, pages } from "./format.js";
 import { write } from "./legend.js";
 
@@ -8,6 +8,9 @@ const MIB_PAGES = (1 << 20) / PAGE_BYTES;
 const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", miss_us: "policy-miss", interval_ms: "policy-interval" };
 
 const at = (id) => document.getElementById(id);
+
+/** How long the page confirms that a policy was set. */
+const SAID_MS = 10_000;
 
 /** A number, if it is one; else the text, which the daemon refuses with a reason. */
 function number(text, scale) {
@@ -31,12 +34,17 @@ export class PolicyForm {
   #form = at("policy");
   /** Whether the user has changed a field that is not set yet. */
   #touched = false;
+  /** The policy that the page confirms, in words; null if none. */
+  #said = null;
+  #forget = 0;
 
   /** `failed` gets errors other than the daemon's refusals. */
   constructor(failed) {
     this.failed = failed;
     this.#form.addEventListener("input", () => {
       this.#touched = true;
+      this.#say(null);
+      at("policy-error").textContent = "";
       this.#fit();
     });
     this.#form.addEventListener("submit", (event) => {
@@ -51,6 +59,20 @@ export class PolicyForm {
     this.#show(await get("/v1/policy"));
   }
 
+  /** Disables the form while the daemon can't be asked. */
+  enable(connected) {
+    at("policy-fields").disabled = !connected;
+    if (!connected) this.#say(null);
+  }
+
+  /** Confirms a policy, for a while; null confirms none. */
+  #say(policy) {
+    clearTimeout(this.#forget);
+    this.#said = policy;
+    write(at("policy-said"), policy === null ? "" : `Set: ${policy}`);
+    if (policy !== null) this.#forget = setTimeout(() => this.#say(null), SAID_MS);
+  }
+
   #offer(kinds) {
     this.#kinds = kinds;
     const options = kinds.map(({ policy }) => Object.assign(document.createElement("option"), { value: policy, textContent: policy }));
@@ -58,7 +80,10 @@ export class PolicyForm {
   }
 
   #show(policy) {
-    write(at("policy-now"), `Now: ${inWords(policy)}`);
+    const now = inWords(policy);
+    write(at("policy-now"), `Now: ${now}`);
+    // Somebody else has set another one.
+    if (this.#said !== null && this.#said !== now) this.#say(null);
     if (this.#touched) return;
     at("policy-name").value = policy.policy;
     at("policy-p").value = policy.p ?? "";
@@ -88,16 +113,17 @@ export class PolicyForm {
   }
 
   async #send() {
-    at("policy-said").textContent = "";
+    this.#say(null);
     at("policy-error").textContent = "";
     try {
       const policy = await put("/v1/policy", this.#asked());
       this.#touched = false;
       this.#show(policy);
-      at("policy-said").textContent = `Set: ${inWords(policy)}`;
+      this.#say(inWords(policy));
     } catch (error) {
       if (error instanceof Refused) at("policy-error").textContent = error.message;
       else this.failed(error);
+      if (error instanceof Lost) at("policy-error").textContent = "No answer. The line above shows what is set once the daemon answers.";
     }
   }
 }

@@ -2,6 +2,8 @@
 
 import { write } from "./legend.js";
 
+const cell = (tag, role, properties = {}) => Object.assign(document.createElement(tag), { role, ...properties });
+
 export class Table {
   #table;
   #head;
@@ -15,6 +17,10 @@ export class Table {
     const said = table.createCaption();
     said.className = "unseen";
     said.textContent = caption;
+    // A narrow page shows rows as blocks (style.css). The roles keep it a table for screen readers.
+    for (const [node, role] of [[table, "table"], [table.tHead, "rowgroup"], [this.#body, "rowgroup"], [this.#head, "row"]]) {
+      node.setAttribute("role", role);
+    }
   }
 
   /**
@@ -23,7 +29,7 @@ export class Table {
    */
   show(heads, rows) {
     this.#table.hidden = rows.length === 0;
-    this.#cells(this.#head, heads, (at) => Object.assign(document.createElement("th"), { scope: "col", className: at ? "" : "first" }));
+    this.#cells(this.#head, heads, (at) => cell("th", "columnheader", { scope: "col", className: at ? "" : "first" }));
     const ids = new Set(rows.map((row) => row.id));
     for (const [id, row] of this.#rows) {
       if (ids.has(id)) continue;
@@ -31,12 +37,12 @@ export class Table {
       this.#rows.delete(id);
     }
     rows.forEach(({ id, cells, mark, title }, at) => {
-      if (!this.#rows.has(id)) this.#rows.set(id, document.createElement("tr"));
+      if (!this.#rows.has(id)) this.#rows.set(id, cell("tr", "row"));
       const row = this.#rows.get(id);
       if (this.#body.rows[at] !== row) this.#body.insertBefore(row, this.#body.rows[at] ?? null);
-      const make = (place) =>
-        place ? document.createElement("td") : Object.assign(document.createElement("th"), { scope: "row" });
+      const make = (place) => (place ? cell("td", "cell") : cell("th", "rowheader", { scope: "row" }));
       this.#cells(row, cells, make);
+      cells.forEach((_, place) => (row.cells[place].dataset.label = heads[place]));
       this.#mark(row, mark, title);
     });
   }

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { byteTicks, bytes, count, countTicks, limit, pages, percent, rate, shortNames } from "../static/format.js";
+import { byteTicks, bytes, count, countTicks, duration, fit, limit, pages, percent, rate, shortNames } from "../static/format.js";
 
 test("sizes have three digits and a unit", () => {
   const expected = [[0, "0 MiB"], [1, "1 B"], [4096, "4 KiB"], [1 << 20, "1 MiB"], [1.5 * 2 ** 30, "1.5 GiB"],
@@ -35,4 +35,17 @@ test("an axis has a few lines and covers all", () => {
 test("names are as short as they can be told apart", () => {
   const names = shortNames(["nqn.io.example:a", "nqn.io.example:b", "x:b", "uid-0", "odd:"]);
   assert.deepEqual([...names.values()], ["a", "nqn.io.example:b", "x:b", "uid-0", "odd:"]);
+});
+
+test("durations have their two largest units", () => {
+  const expected = [[0, "0 s"], [59, "59 s"], [60, "1 min"], [3599, "59 min"], [3720, "1 h 2 min"], [90_000, "1 d 1 h"]];
+  for (const [seconds, text] of expected) assert.equal(duration(seconds), text);
+});
+
+test("a name is whole if there is room, and else lacks its middle", () => {
+  const width = (text) => [...text].length;
+  assert.equal(fit("analytics-database", 18, width), "analytics-database");
+  assert.equal(fit("analytics-database", 9, width), "anal…base");
+  assert.equal(fit("名前の長い客", 4, width), "名…い客");
+  assert.equal(fit("abc", 1, width), "…");
 });

@@ -1,0 +1,43 @@
+// Tmem disks: whether a guest uses each, and what it reads and writes. Hidden without disks in the configuration.
+
+import { get } from "./api.js";
+import { bytes, count, duration, pages } from "./format.js";
+import { Table } from "./tables.js";
+
+/** Most rows of the table. */
+const ROWS_MAX = 200;
+const HEADS = ["Disk", "Client", "State", "Size", "Held", "Read", "Written", "Demoted", "Refused", "Errors", "Second guests", "Reason"];
+
+const at = (id) => document.getElementById(id);
+
+/** A row for each disk. */
+export function diskRows(disks) {
+  return disks.slice(0, ROWS_MAX).map(({ name, client, state, state_s, reason, bytes: size, held_pages, statistics: its }) => ({
+    id: name,
+    title: name,
+    cells: [
+      name,
+      client,
+      `${state}, ${duration(state_s)}`,
+      bytes(size),
+      held_pages === null ? "–" : pages(held_pages),
+      pages(its.store_read_pages + its.file_read_pages + its.zero_read_pages),
+      pages(its.store_written_pages + its.file_written_pages),
+      pages(its.demoted_pages),
+      pages(its.refused_pages),
+      count(its.errors),
+      count(its.refused_guests),
+      reason ?? "–",
+    ],
+  }));
+}
+
+export class Disks {
+  #table = new Table(at("disks").querySelector("table"), "Disks of guests");
+
+  async refresh() {
+    const disks = await get("/v1/disks");
+    at("disks").hidden = disks.length === 0;
+    this.#table.show(HEADS, diskRows(disks));
+  }
+}
