@@ -39,6 +39,7 @@ export class Legend {
       const entry = this.#entries.get(group.id) ?? this.#add(group);
       if (this.#list.children[at] !== entry.item) this.#list.insertBefore(entry.item, this.#list.children[at] ?? null);
       entry.button.setAttribute("aria-pressed", String(!this.hidden.has(group.id)));
+      this.#mark(entry, group.look);
       write(entry.name, group.label);
       entry.button.title = group.title ?? group.label;
       group.values.forEach(({ label, text }, place) => {
@@ -48,12 +49,21 @@ export class Legend {
     });
   }
 
+  /** Shows the sample of an entry's line, whose style can change. */
+  #mark(entry, { look, dashed, marked, limit }) {
+    const style = [look, dashed, marked, limit].join();
+    if (entry.look === style) return;
+    if (entry.look) entry.button.firstElementChild.remove();
+    entry.look = style;
+    entry.button.prepend(swatch({ look, dashed, marked, limit }));
+  }
+
   #add(group) {
     const make = (tag, className) => Object.assign(document.createElement(tag), { className });
     const [item, button, name] = [make("li", ""), make("button", ""), make("span", "name")];
     button.type = "button";
     const all = make("span", "values");
-    button.append(swatch(group.look), name, " ", all);
+    button.append(name, " ", all);
     const values = group.values.map(() => {
       const [value, label, text] = [make("span", "value"), make("span", "what"), make("span", "number")];
       value.append(label, " ", text);
@@ -65,7 +75,7 @@ export class Legend {
       this.changed();
     });
     item.append(button);
-    const entry = { item, button, name, values };
+    const entry = { item, button, name, values, look: "" };
     this.#entries.set(group.id, entry);
     return entry;
   }
