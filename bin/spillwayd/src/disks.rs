@@ -92,9 +92,9 @@ impl spillway_api::Disks for Listed {
         let (_, disk) = self.0.iter().find(|(_, disk)| disk.name() == name)?;
         let emptied = disk.empty(QUIET);
         Some(match emptied {
-            Ok(forgotten_pages) => {
-                tracing::info!(disk = name, forgotten_pages, "the disk was emptied");
-                Ok(DiskEmptied { forgotten_pages })
+            Ok(freed_pages) => {
+                tracing::info!(disk = name, freed_pages, "the disk was emptied");
+                Ok(DiskEmptied { freed_pages })
             }
             Err(error) => Err(format!("disk '{name}' can't be emptied: {error}")),
         })

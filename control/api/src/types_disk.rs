@@ -58,5 +58,5 @@ pub struct DiskStatistics {
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
 pub struct DiskEmptied {
     /// Its pages that were removed from the store.
-    pub forgotten_pages: u64,
+    pub freed_pages: u64,
 }

@@ -48,7 +48,7 @@ pub fn run(options: &DiskCommand) -> anyhow::Result<ExitCode> {
         Action::Empty { name, daemon } => {
             let path = format!("/v1/disks/{}/empty", segment(name));
             let emptied: DiskEmptied = Api::new(daemon)?.send(Method::POST, &path, &())?;
-            let row = [name.clone(), show::pages(emptied.forgotten_pages)];
+            let row = [name.clone(), show::pages(emptied.freed_pages)];
             show::answer(daemon.output, &emptied, ["disk", "freed"], [row])?;
         }
     }
