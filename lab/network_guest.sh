@@ -4,10 +4,12 @@
 PROGRAMS=(/usr/sbin/nvme /usr/sbin/nbd-client /usr/bin/fio /usr/sbin/mkfs.ext4)
 MODULES=(virtio_pci virtio_net virtio_blk ext4 crc32c_generic nvme-tcp nbd hmac sha256_generic sha512_generic dh_generic)
 
-# The kernel's modules, uncompressed, as far as the guest needs them: guest_modules ROOT. KERNEL is the kernel's
-# folder.
+# The folder of the guest's kernel. LAB_KERNEL=kernel-release is the Debian release's own.
+KERNEL=$LAB/cache/${LAB_KERNEL:-kernel}
+
+# The kernel's modules, uncompressed, as far as the guest needs them: guest_modules ROOT.
 guest_modules() {
-    local root=$1 kernel=${KERNEL:-$LAB/cache/kernel} version module
+    local root=$1 kernel=$KERNEL version module
     version=$(basename "$(ls -d "$kernel"/lib/modules/*)")
     local from=$kernel/lib/modules/$version to=$root/lib/modules/$version
     local all=$WORK/modules
@@ -100,7 +102,7 @@ watch_daemon() {
     pid=$(daemon stat -o json | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["version"]["pid"])')
     while sleep 0.5; do
         stage=$(tr -d '\r' 2>/dev/null <"$WORK/console" | grep -o 'GUEST [a-z]*' | tail -n 1 | cut -d ' ' -f 2)
-        echo "$stage $(sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$pid/status")"
+        echo "$stage $(sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$pid/status" 2>/dev/null)"
     done >"$WORK/stages"
 }
 least() { awk -v stage="$1" '$1 == stage && (least == "" || $2 < least) { least = $2 } END { print least + 0 }' "$WORK/stages"; }
@@ -110,13 +112,13 @@ most() { awk -v stage="$1" '$1 == stage && $2 > most { most = $2 } END { print m
 # $WORK/said. Fails unless the script came to its end.
 network_guest() {
     local mib=$1 script=$2
-    ls "$LAB"/cache/kernel/boot/vmlinuz-* >/dev/null || fail "no guest kernel: run lab/setup guest"
+    ls "$KERNEL"/boot/vmlinuz-* >/dev/null || fail "no guest kernel: run lab/setup guest"
     make_network_initramfs "$script"
     make_tools_disk
     qemu-system-x86_64 -accel tcg,thread=multi -cpu "${CPU:-Nehalem}" -smp 1 -m "${mib}M" -nodefaults -nographic -no-reboot \
         -serial stdio -netdev user,id=net -device virtio-net-pci,netdev=net \
         -drive "file=$WORK/tools.img,if=virtio,format=raw,readonly=on" \
-        -kernel "$(ls "$LAB"/cache/kernel/boot/vmlinuz-* | tail -n 1)" -initrd "$WORK/initramfs" \
+        -kernel "$(ls "$KERNEL"/boot/vmlinuz-* | tail -n 1)" -initrd "$WORK/initramfs" \
         -append 'console=ttyS0 panic=-1 quiet mitigations=off' </dev/null >"$WORK/console"
     tr -d '\r' <"$WORK/console" | grep -o 'GUEST.*' >"$WORK/said"
     cat "$WORK/said"
