@@ -19,6 +19,7 @@
 #              builds and installs the C library, its header and pkg-config file; accepts LIBDIR
 # make install-module PREFIX=/usr/local
 #              builds and installs the module for Valkey and Redis
+# make image   builds a container image: target/image/spillway.tar
 # make deb     builds Debian packages of the same files: target/deb/*.deb
 
 SHELL := /bin/bash
@@ -30,7 +31,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
-.PHONY: demo test build module lib wheel site agent window-client install install-agent install-lib install-module deb tools
+.PHONY: demo test build module lib wheel site agent window-client install install-agent install-lib install-module deb image tools
 
 demo: tools
 	@lab/setup demo
@@ -156,6 +157,10 @@ DEB := target/deb
 DEB_VERSION := $(VERSION)
 
 # dpkg writes the packages beside the folder in which it builds them.
+image: tools
+	@lab/setup image
+	@packaging/image $(VERSION) target/image/spillway.tar
+
 deb: tools
 	@lab/setup deb
 	@rm -rf $(DEB) && mkdir -p $(DEB)/build && cp -r packaging/debian $(DEB)/build/

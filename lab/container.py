@@ -15,6 +15,8 @@ CAPABILITIES = [f"CAP_{name}" for name in (
     "SETPCAP", "SETUID", "SYS_CHROOT")]
 ARCHITECTURES = {"amd64": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]}
 USERFAULTFD = pathlib.Path("/dev/userfaultfd")
+# Bytes that a process may lock: what Docker gives with --ulimit memlock=-1.
+MEMLOCK = (1 << 64) - 1
 TMPFS = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"]}
 
 
@@ -36,8 +38,8 @@ def seccomp():
     return {"defaultAction": profile["defaultAction"], "architectures": ARCHITECTURES["amd64"], "syscalls": rules}
 
 
-def bind(path):
-    return {"destination": str(path), "source": str(path), "type": "bind", "options": ["rbind", "ro"]}
+def bind(path, access="ro"):
+    return {"destination": str(path), "source": str(path), "type": "bind", "options": ["rbind", access]}
 
 
 def device(path):
@@ -48,32 +50,37 @@ def device(path):
 
 
 class Container:
-    """A container that runs one command. It sees this machine's programs, the build and the lab, read only."""
+    """A container that runs one command as the user with the number `user`. Its files are those of this machine's /usr and
+    /etc, of the build and of the lab, read only; or those in the folder `root`, and what is mounted from `volumes`."""
 
-    def __init__(self, name, *command, devices=(USERFAULTFD,)):
+    def __init__(self, name, *command, devices=(USERFAULTFD,), root=None, user=0, volumes=()):
         self.name = f"spillway-{name}-{os.getpid()}"
         self.bundle = lab.WORK / name
-        root = self.bundle / "root"
-        root.mkdir(parents=True)
-        for link in "bin", "lib", "lib64", "sbin":
-            (root / link).symlink_to(f"usr/{link}")
-        given = [device(path) for path in devices]
+        self.bundle.mkdir()
         mounts = [{"destination": "/proc", "type": "proc", "source": "proc"},
                   {"destination": "/dev", **TMPFS, "options": ["nosuid", "mode=755", "size=64m"]},
                   {"destination": "/dev/shm", **TMPFS},
                   {"destination": "/tmp", **TMPFS},
                   {"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["ro"]},
-                  *map(bind, ["/usr", "/etc", pathlib.Path(lab.SPILLWAY).resolve().parent, lab.LAB])]
-        capabilities = dict.fromkeys(("bounding", "effective", "permitted"), CAPABILITIES)
-        environment = ["PATH=/usr/sbin:/usr/bin", "HOME=/tmp", f"LAB_WORK={lab.WORK}"]
-        process = {"user": {"uid": 0, "gid": 0}, "args": [str(word) for word in command], "env": environment, "cwd": "/tmp",
-                   "capabilities": capabilities}
+                  *({**bind(source, "rw"), "destination": where} for where, source in volumes)]
+        if root is None:
+            root = self.bundle / "root"
+            root.mkdir()
+            for link in "bin", "lib", "lib64", "sbin":
+                (root / link).symlink_to(f"usr/{link}")
+            mounts += map(bind, ["/usr", "/etc", pathlib.Path(lab.SPILLWAY).resolve().parent, lab.LAB])
+        given = [device(path) for path in devices]
+        has = CAPABILITIES if user == 0 else []
+        process = {"user": {"uid": user, "gid": user}, "args": [str(word) for word in command], "cwd": "/tmp",
+                   "env": ["PATH=/usr/sbin:/usr/bin", "HOME=/tmp", f"LAB_WORK={lab.WORK}"],
+                   "capabilities": {"bounding": CAPABILITIES, "effective": has, "permitted": has},
+                   "rlimits": [{"type": "RLIMIT_MEMLOCK", "soft": MEMLOCK, "hard": MEMLOCK}]}
         linux = {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
                  "devices": [it[0] for it in given], "seccomp": seccomp(),
                  "resources": {"devices": [{"allow": False, "access": "rwm"}, *(it[1] for it in given)]},
                  "maskedPaths": ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
                  "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"]}
-        whole = {"ociVersion": "1.0.2", "process": process, "root": {"path": "root"}, "hostname": name, "mounts": mounts, "linux": linux}
+        whole = {"ociVersion": "1.0.2", "process": process, "root": {"path": str(root)}, "hostname": name, "mounts": mounts, "linux": linux}
         (self.bundle / "config.json").write_text(json.dumps(whole))
 
     def start(self):

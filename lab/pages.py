@@ -10,6 +10,11 @@ LEFT_OUT = {
     ("README.md", "make demo    # installs what is missing, builds, runs memcached in a fraction of its memory, shows what happened"):
         "CI itself: .ci/run",
     ("docs/clients.md", "mount -t hugetlbfs none /dev/hugepages"): "in a guest: lab/tests/guest-window",
+    ("docs/containers.md", "docker run --rm --device /dev/userfaultfd IMAGE spillway doctor"): "Docker: lab/tests/container",
+    ("docs/containers.md", "make image                          # builds an OCI archive: target/image/spillway.tar"):
+        "Docker: lab/long/container-image",
+    ("docs/containers.md", "docker run --rm --volume spillway:/run/spillway spillway:0.1.0 spillway stat"):
+        "Docker: lab/long/container-image",
     ("docs/daemon.md", 'b$ nvme connect -t tcp -a 192.0.2.1 -s 4420 -n nqn.2026-11.io.spillway:blocks --dhchap-secret "$(cat b.secret)" -c 1 -l -1'):
         "the kernel's nvme-tcp: lab/long/guest-nvme-tcp",
     ("docs/daemon.md", "here$ spillway client export alice > alice.pools        # her puts are refused here from now on"):
