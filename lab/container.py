@@ -15,8 +15,6 @@ CAPABILITIES = [f"CAP_{name}" for name in (
     "SETPCAP", "SETUID", "SYS_CHROOT")]
 ARCHITECTURES = {"amd64": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]}
 USERFAULTFD = pathlib.Path("/dev/userfaultfd")
-# Bytes that a process may lock: what Docker gives with --ulimit memlock=-1.
-MEMLOCK = (1 << 64) - 1
 TMPFS = {"type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "nodev"]}
 
 
@@ -73,8 +71,7 @@ class Container:
         has = CAPABILITIES if user == 0 else []
         process = {"user": {"uid": user, "gid": user}, "args": [str(word) for word in command], "cwd": "/tmp",
                    "env": ["PATH=/usr/sbin:/usr/bin", "HOME=/tmp", f"LAB_WORK={lab.WORK}"],
-                   "capabilities": {"bounding": CAPABILITIES, "effective": has, "permitted": has},
-                   "rlimits": [{"type": "RLIMIT_MEMLOCK", "soft": MEMLOCK, "hard": MEMLOCK}]}
+                   "capabilities": {"bounding": CAPABILITIES, "effective": has, "permitted": has}}
         linux = {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")],
                  "devices": [it[0] for it in given], "seccomp": seccomp(),
                  "resources": {"devices": [{"allow": False, "access": "rwm"}, *(it[1] for it in given)]},

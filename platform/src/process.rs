@@ -46,20 +46,27 @@ impl Program {
 
     /// The ids of its threads; None if they can't be listed.
     fn threads(&self) -> Option<impl Iterator<Item = usize>> {
-        let mut path = [0u8; 32];
-        let mut end = &mut path[..31];
-        std::io::Write::write_fmt(&mut end, format_args!("/proc/{}/task", self.pid.as_raw_pid()))
-            .ok()?;
-        let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
-        let folder = rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?;
+        let folder = self.open_entry("task", OFlags::RDONLY | OFlags::DIRECTORY)?;
         let entries = rustix::fs::Dir::new(folder).ok()?;
         Some(entries.filter_map(|entry| entry.ok()?.file_name().to_str().ok()?.parse().ok()))
     }
 
-    /// Writes a line to its standard error, unless that would block.
+    /// Opens what /proc has of it under this name. Allocates no memory.
+    fn open_entry(&self, name: &str, flags: OFlags) -> Option<OwnedFd> {
+        let mut path = [0u8; 32];
+        let mut end = &mut path[..31];
+        let pid = self.pid.as_raw_pid();
+        std::io::Write::write_fmt(&mut end, format_args!("/proc/{pid}/{name}")).ok()?;
+        let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+        rustix::fs::open(path, flags, Mode::empty()).ok()
+    }
+
+    /// Writes a line to its standard error, unless that would block. Where the kernel lets nobody copy descriptors,
+    /// standard error can't be a socket.
     pub fn say(&self, line: &[u8]) {
-        let Ok(error) = pidfd_getfd(&self.descriptor, 2, PidfdGetfdFlags::empty()) else { return };
+        let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let error = pidfd_getfd(&self.descriptor, 2, PidfdGetfdFlags::empty()).ok();
+        let Some(error) = error.or_else(|| self.open_entry("fd/2", flags)) else { return };
         let mut ready = [PollFd::new(&error, PollFlags::OUT)];
         if poll(&mut ready, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
             let _ = rustix::io::write(&error, line);
@@ -221,15 +228,19 @@ pub fn usable_cores(cores: &mut [usize]) -> usize {
 
 /// The core on which a thread last ran, if /proc reports it.
 pub fn core_of_thread(process: u32, thread: u32) -> Option<usize> {
-    let mut path = [0u8; 48];
-    let line = format_args!("/proc/{process}/task/{thread}/stat");
-    std::io::Write::write_fmt(&mut &mut path[..47], line).ok()?;
-    let path = core::ffi::CStr::from_bytes_until_nul(&path).ok()?;
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
-    let mut text = [0u8; 1024];
-    let length = rustix::io::read(&file, &mut text).ok()?;
-    field_of_stat(&text[..length], 39)?.parse().ok()
+    let text = read_small(format_args!("/proc/{process}/task/{thread}/stat"))?;
+    field_of_stat(&text, 39)?.parse().ok()
+}
+
+/// The beginning of a small file of /proc. Allocates no memory.
+fn read_small(path: core::fmt::Arguments<'_>) -> Option<[u8; 1024]> {
+    let mut name = [0u8; 48];
+    std::io::Write::write_fmt(&mut &mut name[..47], path).ok()?;
+    let name = core::ffi::CStr::from_bytes_until_nul(&name).ok()?;
+    let file = rustix::fs::open(name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [b' '; 1024];
+    rustix::io::read(&file, &mut text).ok()?;
+    Some(text)
 }
 
 /// A field of `/proc/PID/stat`, by its number in proc(5), at least 3.
@@ -249,7 +260,26 @@ pub fn pin_to_core(core: usize) {
 /// Whether the thread with this id runs in the caller's address space; true if the kernel does not tell.
 fn thread_shares_memory(thread: usize) -> bool {
     let own = rustix::process::getpid().as_raw_pid() as usize;
-    compares_equal(own, thread).unwrap_or(true)
+    compares_equal(own, thread).unwrap_or_else(|| has_layout_of_caller(thread))
+}
+
+/// Whether a thread's address space is laid out as the caller's, of which it is or was part: exec lays out another, at random
+/// addresses. For systems that forbid kcmp, as Docker's seccomp profile does. True if /proc does not tell.
+fn has_layout_of_caller(thread: usize) -> bool {
+    /// What the kernel shows those who may not know.
+    const HIDDEN: u64 = 1;
+    let (Some(own), Some(other)) = (layout_of("self"), layout_of(thread)) else { return true };
+    own[0] == HIDDEN || other[0] == HIDDEN || own == other
+}
+
+/// Where the parts of an address space begin and end: code, stack, data, arguments, environment. Zeros once a process has ended.
+fn layout_of(process: impl std::fmt::Display) -> Option<[u64; 10]> {
+    let text = read_small(format_args!("/proc/{process}/stat"))?;
+    let mut layout = [0; 10];
+    for (part, field) in layout.iter_mut().zip((26..=28).chain(45..=51)) {
+        *part = field_of_stat(&text, field)?.parse().ok()?;
+    }
+    Some(layout)
 }
 
 /// Whether any process other than the caller and `but` runs in the caller's address space. Kills these if `kill` is
@@ -316,6 +346,27 @@ mod tests {
             .unwrap();
         }
         assert_eq!(core_of_thread(std::process::id(), u32::MAX), None);
+    }
+
+    #[test]
+    fn an_address_space_is_known_by_its_layout() {
+        let own = std::process::id() as usize;
+        assert!(has_layout_of_caller(own));
+        let thread = std::thread::spawn(|| {
+            let thread = rustix::thread::gettid().as_raw_pid() as usize;
+            assert!(has_layout_of_caller(thread));
+        });
+        thread.join().unwrap();
+        let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = other.id() as usize;
+        assert!(!has_layout_of_caller(pid), "exec made another");
+        other.kill().unwrap();
+        while Stat::read(&ProcFolder::of(other.id()).unwrap().0).unwrap().state != b'Z' {
+            std::thread::yield_now();
+        }
+        assert!(!has_layout_of_caller(pid), "it has ended");
+        other.wait().unwrap();
+        assert!(has_layout_of_caller(pid), "nobody knows");
     }
 
     #[test]
