@@ -4,8 +4,8 @@
 PROGRAMS=(/usr/sbin/nvme /usr/sbin/nbd-client /usr/bin/fio /usr/sbin/mkfs.ext4)
 MODULES=(virtio_pci virtio_net virtio_blk ext4 crc32c_generic nvme-tcp nbd hmac sha256_generic sha512_generic dh_generic)
 
-# The folder of the guest's kernel. LAB_KERNEL=kernel-release is the Debian release's own.
-KERNEL=$LAB/cache/${LAB_KERNEL:-kernel}
+# The folder of the guest's kernel, unless the caller has set it. LAB_KERNEL=kernel-release is the Debian release's own.
+KERNEL=${KERNEL:-$LAB/cache/${LAB_KERNEL:-kernel}}
 
 # The kernel's modules, uncompressed, as far as the guest needs them: guest_modules ROOT.
 guest_modules() {
