@@ -83,11 +83,13 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, outputs: Outputs) {
             // Process completed actions before new requests: a borrower's pages are freed before others
             // request memory.
             biased;
-            Some(done) = finished.recv() => driver.finish(done),
+            Some(done) = finished.recv() => driver.finish(done, &mut inputs.messages),
             Some(event) = inputs.results.recv() => {
+                driver.take_messages(&mut inputs.messages);
                 driver.handle(event);
             }
             Some((order, hears)) = inputs.orders.recv() => {
+                driver.take_messages(&mut inputs.messages);
                 let done = driver.follow_order(order);
                 // The requester may be gone.
                 let _ = hears.send(told(done));
@@ -97,6 +99,7 @@ pub async fn run(shared: Arc<Shared>, mut inputs: Inputs, outputs: Outputs) {
                 driver.read_memory();
             }
             Ok(()) = inputs.hosts.changed() => {
+                driver.take_messages(&mut inputs.messages);
                 let hosts = inputs.hosts.borrow_and_update().clone();
                 let peers = driver.shared.peers.update(&hosts);
                 // A host that may only lend has no requests to make.
@@ -134,8 +137,8 @@ pub async fn watch_places(shared: Arc<Shared>, results: mpsc::UnboundedSender<Ev
 }
 
 impl Driver {
-    /// Processes messages that have arrived, before a timer that is due: among them may be the answer that renews a
-    /// loan.
+    /// Processes messages that have arrived, before any other event: each tells the machine the time, at which a lease
+    /// may be over, and among the messages may be the answer that renewed it.
     fn take_messages(&mut self, messages: &mut mpsc::Receiver<Event>) {
         for _ in 0..MESSAGES_MAX {
             let Ok(event) = messages.try_recv() else { return };
@@ -156,7 +159,7 @@ impl Driver {
         });
     }
 
-    fn finish(&mut self, done: Done) {
+    fn finish(&mut self, done: Done, messages: &mut mpsc::Receiver<Event>) {
         match done {
             Done::Forgotten(loan) => {
                 for action in self.forgets.end(&loan) {
@@ -164,6 +167,7 @@ impl Driver {
                 }
             }
             Done::Read(reading, helper) => {
+                self.take_messages(messages);
                 self.is_reading = false;
                 self.note_helper(helper);
                 let event = match reading {

@@ -179,18 +179,41 @@ async fn an_answer_that_waits_beside_the_end_of_the_lease_renews_it() {
     rig.borrow(1, B).await;
     rig.hosts.set(B, Answer::Silent);
     rig.push(29 * SECOND).await;
-    let asked = rig.hosts.sent(B).into_iter().rev().find_map(|body| match body {
-        Body::MemBorReq(request) => Some(request),
-        _ => None,
-    });
-    let answer = super::lenders::grant(&asked.unwrap());
-    rig.say(B, answer);
-    // Both are there when the driver gets its next turn.
-    tokio::time::advance(2 * SECOND).await;
-    rig.push(SECOND).await;
-    assert!(!rig.log.has("the loan is lost"), "{}", rig.log);
-    let borrowed = &rig.status().borrowed[0];
-    assert!(borrowed.state == "held" && borrowed.lease_ms > 15_000, "{borrowed:?}");
+    rig.answer_at_the_end_of_the_lease(|| {}).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_waits_beside_a_reading_of_the_memory_renews_the_lease() {
+    let rig = Rig::start(settings()).await;
+    rig.borrow(1, B).await;
+    rig.hosts.set(B, Answer::Silent);
+    rig.push(27 * SECOND).await;
+    rig.kernel.hang("memory");
+    rig.push(2 * SECOND).await;
+    let beside = || {
+        rig.kernel.let_go();
+        // The reading ends on a thread of its own.
+        thread::sleep(Duration::from_millis(100));
+    };
+    rig.answer_at_the_end_of_the_lease(beside).await;
+}
+
+impl Rig {
+    /// B answers the last request for a loan. The driver gets its next turn after the lease would have ended, and after
+    /// `beside`.
+    async fn answer_at_the_end_of_the_lease(&self, beside: impl Fn()) {
+        let asked = self.hosts.sent(B).into_iter().rev().find_map(|body| match body {
+            Body::MemBorReq(request) => Some(request),
+            _ => None,
+        });
+        self.say(B, super::lenders::grant(&asked.unwrap()));
+        beside();
+        tokio::time::advance(2 * SECOND).await;
+        self.push(SECOND).await;
+        assert!(!self.log.has("the loan is lost"), "{}", self.log);
+        let borrowed = &self.status().borrowed[0];
+        assert!(borrowed.state == "held" && borrowed.lease_ms > 15_000, "{borrowed:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
