@@ -312,22 +312,24 @@ fn a_file_is_a_copy_as_good_as_a_lender() {
 
 #[test]
 fn a_lost_copy_is_made_anew_in_another_slab_of_its_loan() {
-    let hosts: Vec<_> = (0..2).map(host).collect();
-    let device = device(vec![[place(&hosts[0], 0), place(&hosts[1], 0)]], LONG);
-    device.write(0, &[1; 4096]).unwrap();
-    hosts[0].fake.set(Fault::LostAnswers);
-    device.write(0, &[2; 4096]).unwrap();
-    hosts[0].fake.set(Fault::None);
-    let again = |slab| device.place(0, 0, place(&hosts[0], slab).unwrap());
-    // A late write may still reach the slab that was given up.
-    assert!(matches!(again(0), Err(Error::SamePlace(0))));
-    again(1).unwrap();
-    assert!(!device.places(0).unwrap()[0].as_ref().unwrap().is_lost);
-    assert!(matches!(again(2), Err(Error::SamePlace(0))), "the copy is in this loan already");
-    hosts[1].fake.set(Fault::Dead);
-    let mut read = [0; 4096];
-    device.read(0, &mut read).unwrap();
-    assert_eq!(read, [2; 4096]);
+    for (lost, new) in [(0, 1), (1, 0)] {
+        let hosts: Vec<_> = (0..2).map(host).collect();
+        let device = device(vec![[place(&hosts[0], lost), place(&hosts[1], 0)]], LONG);
+        device.write(0, &[1; 4096]).unwrap();
+        hosts[0].fake.set(Fault::LostAnswers);
+        device.write(0, &[2; 4096]).unwrap();
+        hosts[0].fake.set(Fault::None);
+        let again = |slab| device.place(0, 0, place(&hosts[0], slab).unwrap());
+        // A late write may still reach the slab that was given up.
+        assert!(matches!(again(lost), Err(Error::SamePlace(0))));
+        again(new).unwrap();
+        assert!(!device.places(0).unwrap()[0].as_ref().unwrap().is_lost);
+        assert!(matches!(again(2), Err(Error::SamePlace(0))), "the copy is in this loan already");
+        hosts[1].fake.set(Fault::Dead);
+        let mut read = [0; 4096];
+        device.read(0, &mut read).unwrap();
+        assert_eq!(read, [2; 4096]);
+    }
 }
 
 #[test]

@@ -108,6 +108,8 @@ fn of_a_value_longer_than_its_room_the_beginning_comes_and_the_value_stays() {
     let store = kv::store(io.id(), pool, key, 4096);
     io.ask(store, &[9; 4096]);
     assert_eq!(get(&mut io, pool, key, 100), (Status::SUCCESS, 4096, vec![9; 100]));
+    // A command is a get, however often the store is asked for it.
+    assert_eq!(world.store.statistics(world.alice).unwrap().gets, 1);
     let take = kv::retrieve(kv::io::TAKE, io.id(), pool, key, 100);
     let (refused, none) = io.ask(take, &[]);
     assert_eq!((refused.status.code(), refused.result, none.len()), (Status::VALUE_SIZE, 4096, 0));

@@ -42,7 +42,10 @@ fn a_command_whose_capsule_is_damaged_fails_and_the_connection_goes_on() {
     let (mut admin, controller) = world.admin_with(DIGESTS, POOLS, ALICE, 1);
     let create = Command::new(kv::admin::CREATE_POOL, admin.id(), 0);
     let pool = admin.ask(create, &CreatePool(PoolSpec::PERSISTENT).encode()).0.result as u32;
-    let mut io = world.io_with(DIGESTS, POOLS, ALICE, controller);
+    let mut io = world.host();
+    io.flow_control = true;
+    io.initialize(DIGESTS);
+    assert_eq!(io.connect(POOLS, ALICE, 1, controller, 1).status, Status::SUCCESS);
     let key = Key::new(1, 1);
     let mut command = kv::store(io.id(), pool, key, 4096);
     command.data = DataPointer::in_capsule(4096);
@@ -52,7 +55,9 @@ fn a_command_whose_capsule_is_damaged_fails_and_the_connection_goes_on() {
     let answers = io.send(&pdu[3000..]).unwrap();
     failed(&world, &mut io, &answers, (command.id, 1));
     let exist = kv::with_key(kv::io::EXIST, io.id(), pool, key);
-    assert_eq!(io.ask(exist, &[]).0.status.code(), Status::KEY_NOT_FOUND, "nothing was stored");
+    let next = io.ask(exist, &[]).0;
+    assert_eq!(next.status.code(), Status::KEY_NOT_FOUND, "nothing was stored");
+    assert_eq!((completed(&answers).queue_head, next.queue_head), (2, 3), "Connect was the first");
     let again = kv::store(io.id(), pool, key, 4096);
     assert_eq!(io.ask(again, &[7; 4096]).0.status, Status::SUCCESS);
     assert_eq!((world.target.damaged(), io.connection.complaint()), (1, None));

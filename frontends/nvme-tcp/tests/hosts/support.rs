@@ -138,6 +138,7 @@ impl World {
             framing: Framing::default(),
             out: Output::default(),
             input: Vec::new(),
+            flow_control: false,
             now_ms: 0,
             keep_alive_ms: 1000,
             next_id: 0,
@@ -188,6 +189,8 @@ pub struct Host {
     pub out: Output,
     /// Bytes that the target has not taken.
     pub input: Vec<u8>,
+    /// Whether its queues have flow control: completions tell the head of the submission queue.
+    pub flow_control: bool,
     pub now_ms: u64,
     /// The keep-alive timeout that Connect of an admin queue asks for.
     pub keep_alive_ms: u32,
@@ -250,7 +253,7 @@ impl Host {
             format: 0,
             queue,
             queue_entries: 31,
-            attributes: Connect::NO_FLOW_CONTROL,
+            attributes: if self.flow_control { 0 } else { Connect::NO_FLOW_CONTROL },
             keep_alive_ms: if queue == 0 { self.keep_alive_ms } else { 0 },
         };
         let data = ConnectData { host_id: [id; 16], controller, subsystem, host };
