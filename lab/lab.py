@@ -230,6 +230,12 @@ def pagers():
     return {pid for pid in preloaded() if name_of(pid) == "spillway-pager"}
 
 
+def only(name):
+    """Returns this test's one process with this name that has the preload library; None unless there is one."""
+    found = [pid for pid in preloaded() if name_of(pid) == name]
+    return found[0] if len(found) == 1 else None
+
+
 def name_of(pid):
     """Returns a process's name, or None when it has ended."""
     try:

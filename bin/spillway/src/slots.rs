@@ -90,12 +90,7 @@ impl Pagers {
                 if let Some(mut watched) = known.or_else(|| Watched::new(pager)) {
                     watched.hold_faults(pager);
                     if let Some((error, since)) = watched.refused {
-                        tree.needs_watchers.store(1, Release);
-                        let has_watcher = slot.watcher_pid.load(Relaxed) != 0
-                            || slot.in_program.load(Relaxed) != 0;
-                        if !has_watcher && since.elapsed() > WATCHER_DUE {
-                            self.refused.get_or_insert(Refused::New(error));
-                        }
+                        self.ask_for_watcher(tree, slot, error, since);
                     }
                     live.insert(pager, watched);
                 }
@@ -118,6 +113,16 @@ impl Pagers {
         self.by_pid = live;
         drop(ended);
         killed
+    }
+
+    /// Has a watcher hold what can't be held here since `since`; notes the reason if none has come in time.
+    fn ask_for_watcher(&mut self, tree: &Tree, slot: &Slot, error: Errno, since: Instant) {
+        tree.needs_watchers.store(1, Release);
+        // A pager that is part of its process needs none.
+        let is_held = [&slot.watcher_pid, &slot.in_program].iter().any(|it| it.load(Relaxed) != 0);
+        if !is_held && since.elapsed() > WATCHER_DUE {
+            self.refused.get_or_insert(Refused::New(error));
+        }
     }
 
     /// Why the program of a killed pager would read zeros. Returned only the first time.

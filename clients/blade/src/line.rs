@@ -59,6 +59,22 @@ pub const fn both(one: Carried, other: Carried) -> Carried {
     }
 }
 
+/// Removes keys in batches of at most `batch` keys by `remove`, up to a batch that is lost. The outcome of all together.
+pub fn in_batches(
+    keys: &[Key],
+    batch: usize,
+    mut remove: impl FnMut(&[Key]) -> Carried,
+) -> Carried {
+    let mut all = Carried::Done;
+    for keys in keys.chunks(batch) {
+        all = both(all, remove(keys));
+        if all == Carried::Lost {
+            break;
+        }
+    }
+    all
+}
+
 #[derive(Debug)]
 struct LineState<C> {
     connection: Option<Arc<C>>,
@@ -222,5 +238,27 @@ impl<W: Way> Carrier for Line<W> {
 
     fn reopen(&self, _: &mut dyn FnMut(u64) -> io::Result<OwnedFd>) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_batch_refused_is_not_forgotten_and_a_lost_one_is_the_last() {
+        let keys: Vec<_> = (0..5).map(|index| Key::new(1, index)).collect();
+        let outcome = |outcomes: [Carried; 3]| {
+            let mut batches = Vec::new();
+            let all = in_batches(&keys, 2, |keys| {
+                batches.push(keys.len());
+                outcomes[batches.len() - 1]
+            });
+            (all, batches)
+        };
+        let (done, refused, lost) = (Carried::Done, Carried::Refused, Carried::Lost);
+        assert_eq!(outcome([done, done, done]), (done, vec![2, 2, 1]));
+        assert_eq!(outcome([refused, done, done]), (refused, vec![2, 2, 1]));
+        assert_eq!(outcome([refused, lost, done]), (lost, vec![2, 2]));
     }
 }

@@ -14,7 +14,7 @@ use spillway_types::Key;
 use spillway_wire::kv::PoolEntry;
 use spillway_wire::nvme::Status;
 
-use crate::line::{Connection, Way, both};
+use crate::line::{Connection, Way, both, in_batches};
 
 /// Values of one call to the session.
 const BATCH: usize = 32;
@@ -179,20 +179,15 @@ impl Connection for Connected {
     }
 
     fn flush(&self, keys: &[Key]) -> Carried {
-        let mut all = Carried::Done;
-        for keys in keys.chunks(BATCH) {
+        in_batches(keys, BATCH, |keys| {
             let mut requests: [Request<'_>; BATCH] = array::from_fn(|at| match keys.get(at) {
                 Some(&key) => Request::new(Call::Delete(self.pool, key), Data::None),
                 None => Request::new(Call::Pools(0), Data::None),
             });
             self.session.run(&mut requests[..keys.len()]);
             let outcomes = requests[..keys.len()].iter().map(|request| removed(request.outcome));
-            all = outcomes.fold(all, both);
-            if all == Carried::Lost {
-                break;
-            }
-        }
-        all
+            outcomes.fold(Carried::Done, both)
+        })
     }
 
     fn flush_object(&self, object: u64) -> bool {

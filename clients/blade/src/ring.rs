@@ -8,7 +8,7 @@ use spillway_client::{Error, Operation, Outcome, Pool, Ring, RingOptions, Store}
 use spillway_tiers::blade::{Carried, Parcel, Wanted};
 use spillway_types::{Get, Key, Put};
 
-use crate::line::{Connection, Way, both};
+use crate::line::{Connection, Way, both, in_batches};
 
 /// Operations of one batch.
 const BATCH: usize = 32;
@@ -143,8 +143,8 @@ impl Connection for Connected {
     }
 
     fn flush(&self, keys: &[Key]) -> Carried {
-        let mut all = Carried::Done;
-        for keys in keys.chunks(BATCH) {
+        in_batches(keys, BATCH, |keys| {
+            let mut all = Carried::Done;
             let mut operations: [Operation<'_>; BATCH] = array::from_fn(|at| match keys.get(at) {
                 Some(&key) => Operation::Flush { pool: self.pool, key },
                 None => self.nothing(),
@@ -152,11 +152,8 @@ impl Connection for Connected {
             self.batch(&mut operations[..keys.len()], |_, outcome| {
                 all = both(all, removed(outcome));
             });
-            if all == Carried::Lost {
-                break;
-            }
-        }
-        all
+            all
+        })
     }
 
     fn flush_object(&self, object: u64) -> bool {
