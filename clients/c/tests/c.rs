@@ -65,10 +65,11 @@ fn a_c_program_makes_every_call_of_both_libraries() {
     assert!(needs.contains("[libspillway.so.0]"), "{needs}");
 
     let store = Arc::new(Store::open(spillway_store::Config::embedded(256 << 20)).unwrap());
-    for program in [dynamic, whole] {
+    for (number, program) in [dynamic, whole].into_iter().enumerate() {
         let client = store.add_client(ClientConfig::default()).unwrap();
         store.authorise(client, 0xab01 << 112).unwrap();
-        let socket = folder.path().join("ring.sock");
+        // One path each: until its exec, a child that another test starts holds the first listener open.
+        let socket = folder.path().join(format!("ring{number}.sock"));
         let listener = Server::bind(&socket).unwrap();
         let open = Arc::new(OneClient::new(client));
         let _server =

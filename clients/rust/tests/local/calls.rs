@@ -111,12 +111,17 @@ fn a_batch_whose_time_is_over_sends_nothing_and_the_connection_stays() {
 fn a_batch_stops_at_its_deadline_wherever_it_is() {
     over_each(|store| {
         let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
-        // No machine carries out so many operations in so little time.
         let flush = |number| Operation::Flush { pool, key: Key::new(1, number) };
-        let mut all: Vec<_> = (0..1_000_000).map(flush).collect();
+        let mut all: Vec<_> = (0..200_000).map(flush).collect();
         let mut outcomes = Vec::new();
-        let soon = Instant::now() + Duration::from_millis(100);
-        assert!(!store.batch_until(&mut all, &mut outcomes, soon));
+        let mut whole = || {
+            let began = Instant::now();
+            assert!(store.batch_until(&mut all, &mut outcomes, began + Duration::from_secs(3600)));
+            began.elapsed()
+        };
+        let shortest = (0..3).map(|_| whole()).min().unwrap();
+        // In an eighth of its shortest time, the same batch can't end.
+        assert!(!store.batch_until(&mut all, &mut outcomes, Instant::now() + shortest / 8));
         assert_eq!(outcomes.len(), all.len());
         assert!(matches!(outcomes.last(), Some(Err(Error::Timeout))));
         assert!(!store.exists(pool, Key::new(1, 1)).unwrap(), "the connection stays");
