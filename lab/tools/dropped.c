@@ -1,15 +1,47 @@
-/* dropped CASE: gives memory back to the kernel, by madvise and by syscall(SYS_madvise). The cases:
+/* dropped CASE: gives most of its memory back to the kernel, takes as much anew, and checks both. The cases:
+ *   libc, syscall   by madvise, and by syscall(SYS_madvise)
+ *   forked          in a child, of memory that it shares with its parent
  *   beside          while another thread writes to the same pages, and checks them
- *   race            some pages, very often, while another thread touches them: neither waits for ever */
+ *   race            some pages, very often, while another thread touches them: neither waits for ever
+ *   read            and then reads a file into it */
 #include "../programs/far.h"
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
-enum { CHUNK = MIB_PAGES, CHUNKS = 32, ROUNDS = 12 };
+enum { LIVE = 8 * MIB_PAGES, GIVEN = 40 * MIB_PAGES, CHUNK = MIB_PAGES, CHUNKS = 32, ROUNDS = 12 };
+
+static const char zeros[PAGE];
 
 static void drop(char *from, size_t pages, int raw) {
     far_must(raw ? syscall(SYS_madvise, from, pages * PAGE, MADV_DONTNEED) : madvise(from, pages * PAGE, MADV_DONTNEED));
+}
+
+/* Takes `pages` pages elsewhere, and reads them and those that stayed. */
+static void take_others(const char *live, size_t pages) {
+    char *others = far_map(pages);
+    far_write(others, pages, 2);
+    for (int round = 0; round < 3; round++) {
+        far_check(live, LIVE, 1, "pages that stayed");
+        far_check(others, pages, 2, "pages taken anew");
+    }
+}
+
+static void give_and_take(size_t pages, int raw, int in_child) {
+    char *live = far_make(LIVE + pages), *given = live + LIVE * PAGE;
+    pid_t child = in_child ? fork() : 0;
+    if (!child) {
+        drop(given, pages, raw);
+        take_others(live, pages);
+        for (size_t page = 0; page < pages; page += 16)
+            if (memcmp(given + page * PAGE, zeros, PAGE))
+                far_fail("dropped page %zu does not read as zeros", page);
+        if (in_child)
+            _exit(0);
+    } else {
+        far_wait(child, "the child that drops");
+        far_check(live, LIVE + pages, 1, "what the child dropped, in its parent");
+    }
 }
 
 static char *far;
@@ -67,6 +99,20 @@ static void beside(void) {
     }
 }
 
+/* A system call writes to pages that were dropped. */
+static void read_into(void) {
+    char *buffer = far_make(CHUNK);
+    int file = open("/dev/zero", O_RDONLY);
+    for (int round = 0; round < 3; round++) {
+        drop(buffer, CHUNK, round % 2);
+        ssize_t bytes = read(file, buffer, CHUNK * PAGE);
+        if (bytes != CHUNK * PAGE)
+            far_fail("read gives %zd: %s", bytes, strerror(errno));
+        far_write(buffer, CHUNK, 3);
+        far_check(buffer, CHUNK, 3, "after a read into dropped pages");
+    }
+}
+
 enum { TOUCHED = 64, DROPS = 30000 };
 
 static void *touch(void *pages) {
@@ -88,12 +134,20 @@ static void race(void) {
 
 int main(int argc, char **argv) {
     const char *name = argc == 2 ? argv[1] : "";
-    if (!strcmp(name, "beside"))
+    if (!strcmp(name, "libc"))
+        give_and_take(GIVEN, 0, 0);
+    else if (!strcmp(name, "syscall"))
+        give_and_take(GIVEN, 1, 0);
+    else if (!strcmp(name, "forked"))
+        give_and_take(24 * MIB_PAGES, 0, 1);
+    else if (!strcmp(name, "beside"))
         beside();
     else if (!strcmp(name, "race"))
         race();
+    else if (!strcmp(name, "read"))
+        read_into();
     else
-        far_fail("usage: dropped beside|race");
+        far_fail("usage: dropped libc|syscall|forked|beside|race|read");
     /* `puts` can't be served with `--faults signal`. */
     far_must(write(1, "ok\n", 3));
 }

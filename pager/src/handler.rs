@@ -122,7 +122,7 @@ impl Pager {
     }
 
     /// The contents of a range are about to be dropped. Pages that are resident may stay (advice
-    /// FREE) or go: their entries keep saying resident until a fault or the evictor finds out.
+    /// FREE) or go: their entries say resident until [`Self::dropped_now`], a fault or the evictor finds out.
     fn dropped(&self, start: usize, end: usize) {
         self.table.for_each(start, end, |_, leaf, at| {
             loop {

@@ -3,9 +3,10 @@
 //! The path of a page: a fault arrives (`handler`, or the SIGBUS handler of the in-thread mode),
 //! [`fault`] looks the page up in the [`table`] and brings it in from the store; `evict` chooses
 //! victims and moves them to `staging`, `retire` from there to the store. `program` handles the
-//! calls of the program's threads, `change` their changes of mappings, and `fork` forks; [`tree`]
-//! is the state that all processes of a run share; `far` uses the blade; `start` starts the tasks,
-//! `main_task` and `watcher` end them, and `broken` does if nothing else is safe.
+//! calls of the program's threads, `dropped` what they drop by advice, `change` their changes of
+//! mappings, and `fork` forks; [`tree`] is the state that all processes of a run share; `far` uses
+//! the blade; `start` starts the tasks, `main_task` and `watcher` end them, and `broken` does if
+//! nothing else is safe.
 //!
 //! All of this runs inside a foreign program, much of it on tasks unknown to the C library: no
 //! thread-local storage, no locks of the standard library, and system calls through rustix.
@@ -16,6 +17,7 @@ mod buffers;
 mod change;
 mod choice;
 mod costs;
+mod dropped;
 mod error;
 mod evict;
 mod evicting;

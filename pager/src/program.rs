@@ -137,37 +137,6 @@ impl Pager {
         result
     }
 
-    /// The program dropped the contents of a range, and the call is done: pages that left while it
-    /// was on its way are dropped too.
-    pub fn dropped_now(&self, start: usize, end: usize) {
-        let _work = self.program_work();
-        self.table.for_each(start, end, |_, leaf, at| {
-            loop {
-                let seen = leaf.load(at);
-                match seen.state() {
-                    PageState::Filling | PageState::Leaving => sched_yield(),
-                    PageState::Far | PageState::Pooled => {
-                        if leaf.exchange(at, seen, Entry::NONE) {
-                            self.free_copies(seen);
-                            return;
-                        }
-                    }
-                    // What the store has of it is not what a fault finds from now on.
-                    PageState::Resident if seen.has(Entry::CLEAN) => {
-                        if leaf.exchange(at, seen, Entry::new(PageState::Resident, 0)) {
-                            if seen.has(Entry::INHERITED) {
-                                self.charge(1);
-                            }
-                            self.free_copies(seen);
-                            return;
-                        }
-                    }
-                    _ => return,
-                }
-            }
-        });
-    }
-
     /// The program locked a range: its pages stay resident, and count.
     pub fn lock(&self, start: usize, end: usize, locked: bool) {
         let _work = self.program_work();

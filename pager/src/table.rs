@@ -53,6 +53,9 @@ impl Entry {
     pub const INHERITED: u64 = 1 << 5;
     /// The kernel refused to move the page when the hand last passed.
     pub const REFUSED: u64 = 1 << 6;
+    /// A thread that dropped the page is asking the kernel whether it is gone. Whoever fills the page meanwhile takes
+    /// the flag away.
+    pub const ASKED: u64 = 1 << 7;
     const STATE: u64 = 7;
     const HANDLE_SHIFT: u32 = 16;
 
