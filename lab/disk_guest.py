@@ -63,9 +63,9 @@ def _initramfs(kernel, script, programs):
 
 
 class Guest:
-    """Runs `script`; `expect` waits for what it says, `go` answers what it asks."""
+    """Runs `script` under `qemu`, a program and options; `expect` waits for what it says, `go` answers what it asks."""
 
-    def __init__(self, kernel, mib, socket, script, programs=("hog",), shows=True):
+    def __init__(self, kernel, mib, socket, script, programs=("hog",), shows=True, qemu=("qemu-system-x86_64",)):
         kernel = kernel_folder(kernel)
         initramfs = _initramfs(kernel, script, programs)
         image = sorted(kernel.glob("boot/vmlinuz-*"))[-1]
@@ -74,13 +74,13 @@ class Guest:
         self.shows = shows
         self._news = threading.Condition()
         self.process = lab.start([
-            "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "1", "-m", f"{mib}M",
+            *qemu, "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "1", "-m", f"{mib}M",
             "-object", f"memory-backend-memfd,id=memory,size={mib}M,share=on", "-machine", "memory-backend=memory",
             "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio",
             "-chardev", f"socket,id=disk,path={socket},reconnect=1",
             "-device", "vhost-user-blk-pci,chardev=disk,num-queues=2",
             "-kernel", image, "-initrd", initramfs,
-            "-append", "console=ttyS0 panic=-1 quiet mitigations=off",
+            "-append", "console=ttyS0 panic=-1 quiet mitigations=off no_timer_check",
         ], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         threading.Thread(target=self._listen, daemon=True).start()
 

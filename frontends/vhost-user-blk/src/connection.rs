@@ -87,6 +87,15 @@ fn features() -> u64 {
         | bit(VIRTIO_BLK_F_WRITE_ZEROES)
 }
 
+/// The features of the protocol that the device offers.
+pub fn protocol_features() -> VhostUserProtocolFeatures {
+    VhostUserProtocolFeatures::MQ
+        | VhostUserProtocolFeatures::CONFIG
+        | VhostUserProtocolFeatures::REPLY_ACK
+        | VhostUserProtocolFeatures::INFLIGHT_SHMFD
+        | VhostUserProtocolFeatures::RESET_DEVICE
+}
+
 impl Connection {
     pub fn new(disk: Arc<Disk>, queues: u16) -> Self {
         let queues = (0..queues).map(|_| QueueState::default()).collect();
@@ -274,11 +283,7 @@ impl VhostUserBackendReqHandlerMut for Connection {
     }
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::REPLY_ACK
-            | VhostUserProtocolFeatures::INFLIGHT_SHMFD
-            | VhostUserProtocolFeatures::RESET_DEVICE)
+        Ok(protocol_features())
     }
 
     fn set_protocol_features(&mut self, _features: u64) -> Result<()> {

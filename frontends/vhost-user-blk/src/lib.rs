@@ -22,6 +22,7 @@ mod map;
 mod memory;
 mod queue;
 mod request;
+mod resumed;
 mod server;
 mod service;
 

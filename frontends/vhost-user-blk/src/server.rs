@@ -13,11 +13,12 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spillway_platform::sys::peer_credentials;
 use spillway_serving::Complaints;
 use spillway_types::Peer;
-use vhost::vhost_user::{BackendReqHandler, Error};
+use vhost::vhost_user::Error;
 
 use crate::attachment::Occupied;
 use crate::connection::Connection;
 use crate::disk::Disk;
+use crate::resumed;
 
 /// Longest time that a server that ends waits for a request in progress, and a new guest for one of the former guest.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -184,7 +185,13 @@ impl Shared {
         let connection = Connection::new(Arc::clone(&self.disk), self.queues);
         let connection = Arc::new(Mutex::new(connection));
         let state = || connection.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut requests = BackendReqHandler::from_stream(stream, Arc::clone(&connection));
+        let mut requests = match resumed::handler(stream, Arc::clone(&connection)) {
+            Ok(handler) => handler,
+            Err(error) => {
+                tracing::warn!(disk, "can't serve a connection: {error}");
+                return None;
+            }
+        };
         // The server may have begun to end before `self.stream` was set.
         while !self.stopping() {
             match requests.handle_request() {

@@ -3,13 +3,15 @@
 mod attachment;
 mod driver;
 
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 
 use proptest::prelude::*;
 use rustix::fs::SealFlags;
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
-use vhost::vhost_user::message::VhostUserConfigFlags;
+use vhost::vhost_user::message::{FrontendReq, VhostUserConfigFlags, VhostUserHeaderFlag};
 
 use crate::driver::*;
 
@@ -103,6 +105,27 @@ fn what_was_in_flight_is_carried_out_by_the_next() {
     assert_eq!((guest.status(2), guest.status(3)), (0, 0));
     assert_eq!(guest.read(24, 4096), [3; 4096], "the one with the higher counter came last");
     assert_eq!(guest.read(8, 4096), [1; 4096]);
+}
+
+/// QEMU connects so after the daemon has ended while the VM was paused.
+#[test]
+fn who_does_not_negotiate_anew_has_the_features_that_the_disk_offers() {
+    let host = Host::new();
+    let mut connection = UnixStream::connect(host.dir.path().join("socket")).unwrap();
+    connection.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut ask = |request: FrontendReq, flags: u32, payload: &[u8]| {
+        let header = [request as u32, flags, payload.len() as u32].map(u32::to_ne_bytes).concat();
+        connection.write_all(&[&header, payload].concat()).unwrap();
+        let mut reply = [0; 20];
+        connection.read_exact(&mut reply).unwrap();
+        u64::from_ne_bytes(reply[12..].try_into().unwrap())
+    };
+    const VERSION: u32 = 1;
+    assert_eq!(ask(FrontendReq::GET_QUEUE_NUM, VERSION, &[]), 4);
+    let need_reply = VhostUserHeaderFlag::NEED_REPLY.bits();
+    assert_eq!(ask(FrontendReq::RESET_DEVICE, VERSION | need_reply, &[]), 0, "it is done");
+    // QEMU begins so when it stops a queue. The payload is the queue's number and the state.
+    assert_eq!(ask(FrontendReq::SET_VRING_ENABLE, VERSION | need_reply, &[0; 8]), 0);
 }
 
 #[test]
