@@ -1,4 +1,4 @@
-//! Hardens the process: no core dumps, locked memory, enough descriptors.
+//! Hardens the process: no core dumps, locked memory, few capabilities.
 
 use anyhow::Context;
 use rustix::mm::{MlockAllFlags, mlockall};
@@ -36,14 +36,6 @@ pub fn serve_page_out() {
              under pressure it may wait for itself"
         );
     }
-}
-
-/// Raises the limit of descriptors to the administrator's limit, because each connection takes
-/// some.
-pub fn raise_file_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // With a lower limit, further connections are refused.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Locks present memory, and future memory when it is touched. Returns whether it is locked.

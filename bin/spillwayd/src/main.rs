@@ -3,6 +3,7 @@
 mod arguments;
 mod capacity;
 mod config;
+mod descriptors;
 mod disks;
 mod fd_store;
 mod frontends;
@@ -28,6 +29,7 @@ mod sharing;
 mod sockets;
 mod store_disk;
 mod targets;
+mod user;
 mod vm;
 mod warnings;
 
@@ -72,13 +74,17 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
         return print("the configuration is good\n");
     }
+    // Also for the keeper. A change of user makes the process dumpable.
+    user::change(&config)?;
     hardening::no_dumps()?;
     if config.process.keeper && fd_store::is_needed() {
         return fd_store::run(config.process.lock_memory);
     }
     log::start();
     let inherited = Inherited::take()?;
-    hardening::raise_file_limit();
+    if let Some(line) = descriptors::raise_limit(&config) {
+        tracing::warn!("{line}");
+    }
     // The helper keeps the privileges that the daemon drops.
     let helper = if needs_helper(&config) { Some(Helper::start()?) } else { None };
     if config.lend.borrows() {
@@ -104,6 +110,7 @@ fn check(config: &Config) -> Result<(), config::Error> {
     store_disk::check(&config.store)?;
     capacity::check_reserved(&clients.blocks, own_bytes)?;
     disks::check(&config.disks)?;
+    user::check(config)?;
     vm::check(config)
 }
 

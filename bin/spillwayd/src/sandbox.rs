@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr,
-    RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetStatus, Scope, path_beneath_rules,
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -22,17 +21,17 @@ use crate::config::Config;
 use crate::keys::{self, parent};
 
 /// The newest Landlock version used here; older kernels enforce what they support.
-const LANDLOCK: ABI = ABI::V5;
+const LANDLOCK: ABI = ABI::V6;
 
 /// Files that a borrower reads before it swaps.
 const LENDING_READS: [&str; 3] = ["/proc/meminfo", "/proc/swaps", "/sys/devices/virtual/block"];
 
 /// System calls that the daemon makes once it runs. Others fail with EPERM.
 #[rustfmt::skip]
-const CALLS: [i64; 108] = [
+const CALLS: [i64; 105] = [
     libc::SYS_accept, libc::SYS_accept4, libc::SYS_arch_prctl, libc::SYS_bind, libc::SYS_brk,
     libc::SYS_clock_getres, libc::SYS_clock_gettime, libc::SYS_clock_nanosleep, libc::SYS_clone,
-    libc::SYS_clone3, libc::SYS_close, libc::SYS_close_range, libc::SYS_connect, libc::SYS_dup,
+    libc::SYS_clone3, libc::SYS_close, libc::SYS_close_range, libc::SYS_dup,
     libc::SYS_dup3, libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2, libc::SYS_epoll_wait, libc::SYS_eventfd2, libc::SYS_exit,
     libc::SYS_exit_group, libc::SYS_fadvise64, libc::SYS_fallocate, libc::SYS_fcntl,
@@ -41,7 +40,7 @@ const CALLS: [i64; 108] = [
     libc::SYS_getegid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getpeername,
     libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getrandom, libc::SYS_getrlimit,
     libc::SYS_getsockname, libc::SYS_getsockopt, libc::SYS_gettid, libc::SYS_gettimeofday,
-    libc::SYS_getuid, libc::SYS_ioctl, libc::SYS_kill, libc::SYS_listen, libc::SYS_lseek,
+    libc::SYS_getuid, libc::SYS_ioctl, libc::SYS_listen, libc::SYS_lseek,
     libc::SYS_madvise, libc::SYS_memfd_create, libc::SYS_membarrier, libc::SYS_mlock,
     libc::SYS_mlock2, libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_munlock,
     libc::SYS_munmap, libc::SYS_nanosleep, libc::SYS_newfstatat, libc::SYS_openat,
@@ -53,7 +52,7 @@ const CALLS: [i64; 108] = [
     libc::SYS_sched_getaffinity, libc::SYS_sched_setaffinity, libc::SYS_sched_yield,
     libc::SYS_sendmmsg, libc::SYS_sendmsg, libc::SYS_sendto, libc::SYS_set_robust_list,
     libc::SYS_setsockopt, libc::SYS_shutdown, libc::SYS_sigaltstack, libc::SYS_socketpair,
-    libc::SYS_statx, libc::SYS_sysinfo, libc::SYS_tgkill, libc::SYS_timerfd_create,
+    libc::SYS_statx, libc::SYS_sysinfo, libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime, libc::SYS_uname, libc::SYS_unlink, libc::SYS_unlinkat,
     libc::SYS_write, libc::SYS_writev,
 ];
@@ -61,33 +60,38 @@ const CALLS: [i64; 108] = [
 /// The directory in which the kernel reports the memory available to the section pool.
 const POOL_READS: [&str; 2] = ["/proc/meminfo", "/sys/kernel/mm/hugepages"];
 
-/// Enters the sandbox. It also covers all threads that are started later.
+/// Enters the sandbox. It also covers all threads that are started later. Goes on without the parts that an outer filter
+/// or the kernel refuses, with a line in the log for each.
 ///
 /// # Errors
-/// The kernel refused a filter.
+/// The rules can't be made.
 pub fn enter(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
+    let go_on = |what: &str, outcome: anyhow::Result<()>| {
+        if let Err(error) = outcome {
+            tracing::warn!("can't restrict {what}: {error:#}; the daemon runs less confined");
+        }
+    };
+    let filter = filter(config)?;
     // Landlock restricts the calling thread and its children: there are no others yet.
-    restrict_files(config, file).context("can't restrict files (process.sandbox)")?;
-    seccompiler::apply_filter(&filter(config)?)
-        .context("can't restrict system calls (process.sandbox)")
+    go_on("files (process.sandbox)", restrict_files(config, file));
+    let applied = seccompiler::apply_filter(&filter).map_err(anyhow::Error::from);
+    go_on("system calls (process.sandbox)", applied);
+    Ok(())
 }
 
 fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         CALLS.iter().map(|&call| (call, Vec::new())).collect();
-    // Sockets are bound earlier. Each message to the service manager uses a new Unix socket. Lending connects to
-    // other hosts.
-    let mut families = vec![libc::AF_UNIX];
-    if config.lend.is_on() {
-        families.extend([libc::AF_INET, libc::AF_INET6]);
+    rules.insert(libc::SYS_socket, sockets(config)?);
+    if connects(config) {
+        rules.insert(libc::SYS_connect, Vec::new());
     }
-    let mut sockets = Vec::new();
-    for family in families {
-        let family = u64::from(family.unsigned_abs());
-        let is_it = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, family)?;
-        sockets.push(SeccompRule::new(vec![is_it])?);
-    }
-    rules.insert(libc::SYS_socket, sockets);
+    // Only to itself, as abort(3) does.
+    let me = u64::from(std::process::id());
+    let to_itself = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, me)?;
+    let to_itself = SeccompRule::new(vec![to_itself])?;
+    rules.insert(libc::SYS_kill, vec![to_itself.clone()]);
+    rules.insert(libc::SYS_tgkill, vec![to_itself]);
     if config.lend.borrows() {
         // The local file of a borrowed device, which one process has to itself.
         rules.insert(libc::SYS_open, Vec::new());
@@ -106,6 +110,47 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
     Ok(BpfProgram::try_from(filter)?)
 }
 
+/// Whether it connects to anything: to other hosts, or to monitors of guests.
+fn connects(config: &Config) -> bool {
+    config.lend.is_on() || !config.vms.is_empty()
+}
+
+/// The sockets that it makes. Those on which it listens are bound earlier.
+fn sockets(config: &Config) -> anyhow::Result<Vec<SeccompRule>> {
+    /// The bits of socket(2)'s second argument that are no flags.
+    const KIND: u64 = 0xf;
+    let equals = |argument, operator, value: i32| {
+        let value = u64::from(value.unsigned_abs());
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+    };
+    let family = |family| equals(0, SeccompCmpOp::Eq, family);
+    let mut rules = Vec::new();
+    if config.vms.is_empty() {
+        // Each message to the service manager uses a new socket.
+        let datagrams = equals(1, SeccompCmpOp::MaskedEq(KIND), libc::SOCK_DGRAM)?;
+        rules.push(SeccompRule::new(vec![family(libc::AF_UNIX)?, datagrams])?);
+    } else {
+        rules.push(SeccompRule::new(vec![family(libc::AF_UNIX)?])?);
+    }
+    if config.lend.is_on() {
+        for other_hosts in [libc::AF_INET, libc::AF_INET6] {
+            rules.push(SeccompRule::new(vec![family(other_hosts)?])?);
+        }
+    }
+    Ok(rules)
+}
+
+/// What it can't reach outside of the sandbox: other processes by signals, and Unix sockets with abstract names, unless
+/// its service manager or a guest's monitor may have one.
+fn scopes(config: &Config) -> BitFlags<Scope> {
+    let manager = std::env::var_os("NOTIFY_SOCKET");
+    let is_abstract = manager.is_some_and(|name| name.as_encoded_bytes().starts_with(b"@"));
+    match is_abstract || !config.vms.is_empty() {
+        true => Scope::Signal.into(),
+        false => Scope::Signal | Scope::AbstractUnixSocket,
+    }
+}
+
 fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     let files = AccessFs::from_all(LANDLOCK);
     let reads = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -119,6 +164,7 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(files)?
         .handle_access(net)?
+        .scope(scopes(config))?
         .create()?
         .add_rules(path_beneath_rules(read_again(config, file), reads))?
         .add_rules(path_beneath_rules(changed(config), changes))?
@@ -166,4 +212,77 @@ fn changed(config: &Config) -> Vec<PathBuf> {
         dirs.extend(config.sections.dir.clone());
     }
     dirs
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+    use std::process::Command;
+    use std::thread;
+
+    use rustix::io::Errno;
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+    use crate::config::{LendRoles, Vm, read};
+
+    /// The outcomes of a connection to a Unix socket, of a datagram to one, and of a signal to another process, on a
+    /// thread that `restrict` has restricted.
+    fn tried(restrict: impl FnOnce() + Send) -> [Result<(), Option<i32>>; 3] {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name| dir.path().join(name);
+        let _listener = UnixListener::bind(at("stream")).unwrap();
+        let _manager = UnixDatagram::bind(at("datagram")).unwrap();
+        let mut other = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_child(&other);
+        let code = |error: std::io::Error| error.raw_os_error();
+        let outcomes = thread::scope(|scope| {
+            let restricted = scope.spawn(|| {
+                restrict();
+                let told = UnixDatagram::unbound();
+                [
+                    UnixStream::connect(at("stream")).map(drop).map_err(code),
+                    told.and_then(|it| it.send_to(b"a", at("datagram"))).map(drop).map_err(code),
+                    kill_process(pid, Signal::CONT).map_err(|errno| Some(errno.raw_os_error())),
+                ]
+            });
+            restricted.join().unwrap()
+        });
+        other.kill().unwrap();
+        other.wait().unwrap();
+        outcomes
+    }
+
+    #[test]
+    fn the_daemon_reaches_no_other_process_unless_a_part_needs_it() {
+        const REFUSED: Result<(), Option<i32>> = Err(Some(Errno::PERM.raw_os_error()));
+        let config = |change: &dyn Fn(&mut Config)| {
+            let mut config = read(None, &[]).unwrap();
+            change(&mut config);
+            config
+        };
+        let filtered = |config: Config| {
+            tried(move || seccompiler::apply_filter(&filter(&config).unwrap()).unwrap())
+        };
+        let lends = config(&|config| config.lend.roles = LendRoles::Both);
+        let grows = config(&|config| config.vms.push(Vm::default()));
+        assert_eq!(filtered(config(&|_| {})), [REFUSED, Ok(()), REFUSED]);
+        assert_eq!(filtered(lends), [REFUSED, Ok(()), REFUSED]);
+        assert_eq!(filtered(grows), [Ok(()), Ok(()), REFUSED]);
+    }
+
+    #[test]
+    fn landlock_keeps_signals_inside_where_the_kernel_can() {
+        let config = read(None, &[]).unwrap();
+        let [.., signal] = tried(|| restrict_files(&config, None).unwrap());
+        if landlock_version() >= 6 {
+            assert_eq!(signal, Err(Some(Errno::PERM.raw_os_error())));
+        }
+    }
+
+    fn landlock_version() -> i64 {
+        const VERSION: u32 = 1;
+        // SAFETY: with this flag and no ruleset, the call only returns the version.
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, 0_usize, 0_usize, VERSION) }
+    }
 }

@@ -190,7 +190,7 @@ pub static LISTEN: [Setting<Listen>; 22] = [
 ];
 
 /// `[process]`
-pub static PROCESS: [Setting<Process>; 3] = [
+pub static PROCESS: [Setting<Process>; 4] = [
     fixed(
         "lock_memory",
         r#""auto""#,
@@ -208,6 +208,12 @@ pub static PROCESS: [Setting<Process>; 3] = [
         "true",
         Switch(|p| &mut p.keeper),
         "Hold the store's memory in a small separate process, which restarts the daemon when it is killed. Under systemd, its descriptor store does that instead. If false and without systemd, a kill of the daemon loses the store.",
+    ),
+    fixed(
+        "user",
+        r#""""#,
+        Text(|p| &mut p.user),
+        "User, by name or number, to which the daemon changes if root starts it; then it has no capabilities, and must be able to read its configuration, keys and tokens. Empty: it stays the user that starts it. Not for a daemon that borrows memory or has guests (`[[vm]]`). In a systemd unit, write `User=` instead.",
     ),
 ];
 

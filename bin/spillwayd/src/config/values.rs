@@ -107,6 +107,8 @@ pub struct Process {
     pub lock_memory: MemoryLock,
     pub sandbox: bool,
     pub keeper: bool,
+    /// Name or number of the user to which root changes; empty: none.
+    pub user: String,
 }
 
 /// Whether memory is locked against paging.

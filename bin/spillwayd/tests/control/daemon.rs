@@ -51,7 +51,7 @@ impl Daemon {
         Self::start_by(command.args(arguments).env("NOTIFY_SOCKET", socket), dir)
     }
 
-    fn start_by(command: &mut Command, dir: &Path) -> Self {
+    pub fn start_by(command: &mut Command, dir: &Path) -> Self {
         let log = dir.join("log");
         let output = File::create(&log).unwrap();
         let process = command.stdin(Stdio::null()).stderr(output).spawn().unwrap();

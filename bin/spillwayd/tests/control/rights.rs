@@ -1,8 +1,14 @@
 //! The rights that a daemon keeps while it runs, whoever starts it.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
 
 use crate::daemon::{Daemon, answer};
 
@@ -65,4 +71,91 @@ fn capabilities_are_dropped_and_files_that_are_out_of_reach_then_are_named() {
     }
     let lines = daemon.reload_process(pid.parse().unwrap());
     assert!(lines.contains("configuration reloaded"), "{lines}");
+}
+
+#[test]
+fn a_daemon_that_root_starts_changes_to_the_user_of_its_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let settings =
+        ["store.capacity=64M", "process.user=nobody", &format!("listen.dir={}", run.display())];
+    let arguments: Vec<_> =
+        settings.iter().flat_map(|setting| ["--set".into(), (*setting).to_owned()]).collect();
+    if !rustix::process::geteuid().is_root() {
+        let daemon = Daemon::start_with(dir.path(), &arguments);
+        daemon.line(&["process.user is 65534", "only root can change to another user"]);
+        return;
+    }
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let daemon = Daemon::start_with(dir.path(), &arguments);
+    daemon.line(&[" ready ", "user=65534 capabilities=\"none\"", "kept_by=\"keeper\""]);
+    let api = run.join("api.sock");
+    assert_eq!(fs::metadata(&api).unwrap().uid(), NOBODY);
+    let version = answer(UnixStream::connect(api).unwrap(), "GET /v1/version", "", "");
+    let (_, rest) = version.split_once("\"pid\":").unwrap();
+    let pid = rest.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let keeper = status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap();
+    for status in [&status, &fs::read_to_string(format!("/proc/{keeper}/status")).unwrap()] {
+        for ids in ["Uid", "Gid"] {
+            assert!(status.contains(&format!("{ids}:\t65534\t65534\t65534\t65534\n")), "{status}");
+        }
+        assert!(status.contains("Groups:\t \n"), "{status}");
+    }
+}
+
+#[test]
+fn a_limit_on_open_files_that_one_listener_could_use_up_is_told() {
+    let start = |limit: Option<u64>| {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
+        command.args(["--set", "store.capacity=64M", "--set"]);
+        command.arg(format!("listen.dir={}", dir.path().join("run").display()));
+        if let Some(limit) = limit {
+            let limit = Rlimit { current: Some(limit / 2), maximum: Some(limit) };
+            // SAFETY: after the fork, it only makes one system call.
+            unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+        }
+        let daemon = Daemon::start_by(&mut command, dir.path());
+        daemon.line(&[" ready "]);
+        (daemon.lines(), dir)
+    };
+    let (lines, _dir) = start(Some(4096));
+    assert!(lines.contains("the limit on open files is 4096, and all connections"), "{lines}");
+    const ENOUGH: u64 = 20_000;
+    if getrlimit(Resource::Nofile).maximum.is_none_or(|limit| limit >= ENOUGH) {
+        let (lines, _dir) = start(None);
+        assert!(!lines.contains("the limit on open files"), "{lines}");
+    }
+}
+
+/// Containers and service managers run a program so.
+#[test]
+fn an_outer_filter_that_refuses_what_confines_the_daemon_does_not_end_it() {
+    let refused = [
+        libc::SYS_seccomp,
+        libc::SYS_landlock_create_ruleset,
+        libc::SYS_landlock_restrict_self,
+        libc::SYS_mlockall,
+    ];
+    let rules = refused.map(|call| (call, Vec::new())).into();
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, TargetArch::x86_64);
+    let filter: seccompiler::BpfProgram = filter.unwrap().try_into().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
+    command.args(["--set", "store.capacity=64M", "--set"]);
+    command.arg(format!("listen.dir={}", run.display()));
+    // SAFETY: after the fork, it only makes two system calls.
+    unsafe {
+        command.pre_exec(move || seccompiler::apply_filter(&filter).map_err(io::Error::other));
+    }
+    let daemon = Daemon::start_by(&mut command, dir.path());
+    daemon.line(&[" ready ", "memory_locked=false"]);
+    for line in ["can't restrict system calls", "no Landlock", "can't lock memory"] {
+        daemon.line(&["WARN", line]);
+    }
+    let api = UnixStream::connect(run.join("api.sock")).unwrap();
+    assert!(answer(api, "GET /v1/version", "", "").contains("200 OK"));
 }
