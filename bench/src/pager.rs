@@ -1,5 +1,7 @@
 //! `pager`: 256 MiB in 64 MiB of local memory, compared with a bare handler and with the kernel's swap on zram.
 
+mod computing;
+
 use std::fmt;
 
 use super::rows::{Report, Row, figure, line_of, median, table};
@@ -17,6 +19,8 @@ const OWN_BYTES: u64 = MIB;
 const CLUSTERS: [u32; 2] = [0, 3];
 
 const HANDLERS: [Handler; 2] = [Handler::Thread, Handler::Signal];
+/// The eviction schemes between which the default chooses.
+const SCHEMES: [&str; 2] = ["on-demand", "pre-evict"];
 
 /// Pages of the program.
 fn pages() -> usize {
@@ -41,6 +45,8 @@ struct Cell {
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Ours(Handler),
+    /// With a handler thread, and the eviction scheme set by hand.
+    ByHand(&'static str),
     Floor(Handler),
     /// The bare handler, limited to as many resident pages as Spillway.
     Bound(Handler),
@@ -78,6 +84,8 @@ pub fn run() -> anyhow::Result<Report> {
     }
     let cells: Vec<_> = all_cells().into_iter().filter(|cell| wanted(&cell.to_string())).collect();
     let mut samples = Vec::new();
+    let mut computing = Vec::new();
+    let computes = wanted(computing::NAME);
     let rounds = rounds()?;
     for round in 1..=rounds {
         for &cell in &cells {
@@ -91,9 +99,28 @@ pub fn run() -> anyhow::Result<Report> {
                 samples.extend(sample);
             }
         }
+        if computes {
+            eprintln!("round {round} of {rounds}: {}", computing::NAME);
+            for side in [computing::Side::Ours, computing::Side::Zram, computing::Side::Resident] {
+                if side == computing::Side::Zram && no_zram.is_some() {
+                    continue;
+                }
+                go_on()?;
+                let name = format!("{} {side}", computing::NAME);
+                computing.extend(report.keep(&name, computing::measure(side)));
+            }
+        }
     }
     report.rows = cells.iter().flat_map(|&cell| rows(cell, &samples)).collect();
-    report.remarks.extend(remarks(&cells, &samples));
+    if !cells.is_empty() {
+        report.remarks.extend(remarks(&cells, &samples));
+    }
+    if computes {
+        report.rows.extend(computing::rows(&computing));
+        report.remarks.push(computing::remark());
+    }
+    // A side that was left out, or always failed, has no figure to compare.
+    report.rows.retain(|row| !row.ratio.is_nan());
     Ok(report)
 }
 
@@ -113,6 +140,9 @@ fn all_cells() -> Vec<Cell> {
 
 fn sides_of(cell: Cell) -> Vec<Side> {
     let mut sides = Vec::new();
+    if cell.pattern == Pattern::Random {
+        sides.extend(SCHEMES.map(Side::ByHand));
+    }
     for handler in HANDLERS {
         sides.extend([Side::Ours(handler), Side::Floor(handler)]);
         if cell.pattern == Pattern::Random {
@@ -124,8 +154,8 @@ fn sides_of(cell: Cell) -> Vec<Side> {
     sides
 }
 
-fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
-    let spec = Spec {
+fn spec_of(cell: Cell) -> Spec {
+    Spec {
         pages: pages(),
         content: cell.content,
         pattern: cell.pattern,
@@ -135,18 +165,17 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
         // Long enough for `--eviction auto` to choose, which takes some 1.2 s.
         warm_ops: by_size(120_000, 1_000),
         ops: 2 * pages() as u64,
+        compute_ns: 0,
         floor: None,
-    };
+    }
+}
+
+fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
+    let spec = spec_of(cell);
     let resident_bytes = |outcome: Outcome| outcome.resident_pages * PAGE as u64;
     let (outcome, local_bytes, handler_p50_ns, store_peak_bytes) = match side {
-        Side::Ours(faults) => {
-            let options =
-                Options { local_bytes: local_bytes(), faults, policy: None, link_delay_us: 0 };
-            let (outcome, stats) = sides::spillway(&spec, &options)?;
-            let handler_p50_ns = stats.fault_times.p50_ns as f64;
-            let peaks = stats.peaks;
-            (outcome, peaks.local_bytes, Some(handler_p50_ns), Some(peaks.store_bytes))
-        }
+        Side::Ours(faults) => ours(&spec, faults, None)?,
+        Side::ByHand(scheme) => ours(&spec, Handler::Thread, Some(("auto", scheme)))?,
         Side::Floor(handler) | Side::Bound(handler) => {
             let bound = matches!(side, Side::Bound(_)).then_some(local_bytes() as usize / PAGE);
             let outcome = sides::floor(&spec, Floor { handler, local_pages: bound })?;
@@ -159,6 +188,21 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
         }
     };
     Ok(Sample { cell, side, outcome, local_bytes, handler_p50_ns, store_peak_bytes })
+}
+
+/// The outcome, the peak of local memory, the handler's median, and the store's peak.
+type Measured = (Outcome, u64, Option<f64>, Option<u64>);
+
+fn ours(
+    spec: &Spec,
+    faults: Handler,
+    policy: Option<(&'static str, &'static str)>,
+) -> anyhow::Result<Measured> {
+    let options = Options { local_bytes: local_bytes(), faults, policy, link_delay_us: 0 };
+    let (outcome, stats) = sides::spillway(spec, &options)?;
+    let handler_p50_ns = stats.fault_times.p50_ns as f64;
+    let peaks = stats.peaks;
+    Ok((outcome, peaks.local_bytes, Some(handler_p50_ns), Some(peaks.store_bytes)))
 }
 
 /// The median of a figure over the rounds of one side of one cell; NaN without rounds.
@@ -226,9 +270,37 @@ fn rows(cell: Cell, samples: &[Sample]) -> Vec<Row> {
             ("zram", get(Side::Zram { page_cluster: 0 }, &total_mib)),
         ));
     }
-    // A side that was left out, or always failed, has no figure to compare.
-    rows.retain(|row| row.ratio.is_finite());
+    rows.extend(counted(cell, samples));
+    if cell.pattern == Pattern::Random {
+        rows.push(beside_the_better_scheme(cell, samples));
+    }
     rows
+}
+
+/// What the kernel counted for each miss, with a handler thread.
+fn counted(cell: Cell, samples: &[Sample]) -> Vec<Row> {
+    let (ours, zram) = (Side::Ours(Handler::Thread), Side::Zram { page_cluster: 0 });
+    let row = |metric: &str, count: fn(&Outcome) -> u64| {
+        let a_miss = |sample: &Sample| count(&sample.outcome) as f64 / sample.outcome.misses as f64;
+        let metric = format!("{cell} thread: {metric} a miss");
+        let other = (zram.to_string(), of(samples, cell, zram, a_miss));
+        Row::new(BENCH, metric, "1", of(samples, cell, ours, a_miss), other)
+    };
+    vec![
+        row("interrupts", |outcome| outcome.interrupts),
+        row("switches", |outcome| outcome.switches),
+    ]
+}
+
+/// The default scheme compared with the better one of those set by hand.
+fn beside_the_better_scheme(cell: Cell, samples: &[Sample]) -> Row {
+    let rate = |side| of(samples, cell, side, served_per_s);
+    let rates =
+        SCHEMES.map(|scheme| (format!("{scheme} by hand, the better"), rate(Side::ByHand(scheme))));
+    let [one, other] = rates;
+    let better = if other.1 > one.1 { other } else { one };
+    let metric = format!("{cell} thread: far pages, eviction auto");
+    Row::new(BENCH, metric, "1/s", rate(Side::Ours(Handler::Thread)), better)
 }
 
 /// Resident pages and the store with the rest, MiB.
@@ -244,7 +316,9 @@ fn remarks(cells: &[Cell], samples: &[Sample]) -> Vec<String> {
          Page contents: random bytes, or \"half\", which LZ4 brings to 0.52. A miss is an access \
          above {MISS_NS} ns. Floor: a handler that copies the page in and never evicts; each page once. Bound: the same, and a thread that \
          moves the oldest pages out, so that as many stay as of ours; no table, store or choice. A sequential \
-         fault brings in many pages, so its time stands for all of them.",
+         fault brings in many pages, so its time stands for all of them. Interrupts: TLB flushes, function calls and \
+         wake-ups between processors, of the whole machine. Switches: context switches of the program and of the tasks \
+         that page it.",
         (pages() * PAGE) as u64 / MIB,
         local_bytes() / MIB,
         (local_bytes() + OWN_BYTES) / MIB,
@@ -392,6 +466,7 @@ impl fmt::Display for Side {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ours(handler) => write!(out, "spillway {}", name(*handler)),
+            Self::ByHand(scheme) => write!(out, "spillway thread {scheme}"),
             Self::Floor(handler) => write!(out, "floor {}", name(*handler)),
             Self::Bound(handler) => write!(out, "bound {}", name(*handler)),
             Self::Zram { page_cluster } => write!(out, "zram page-cluster {page_cluster}"),

@@ -107,6 +107,7 @@ fn measure(place: MemorySplit, policy: Policy) -> anyhow::Result<Sample> {
         threads: 1,
         warm_ops: warm_ops(),
         ops: ops(),
+        compute_ns: 0,
         floor: None,
     };
     let options = Options {

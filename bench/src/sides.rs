@@ -61,6 +61,11 @@ pub fn zram(spec: &Spec, limit_bytes: u64, page_cluster: u32) -> anyhow::Result<
     Ok((within(limit_bytes, outcome)?, zram.peak_bytes()?))
 }
 
+/// Runs the workload as it is, with all its memory.
+pub fn resident(spec: &Spec) -> anyhow::Result<Outcome> {
+    finish(Command::new(workload()?), spec)
+}
+
 /// Fails if the run exceeded its budget by more than the pages that are being evicted.
 fn within(local_bytes: u64, outcome: Outcome) -> anyhow::Result<Outcome> {
     let resident_bytes = outcome.resident_pages * PAGE as u64;

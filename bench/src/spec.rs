@@ -66,6 +66,8 @@ pub struct Spec {
     pub warm_ops: u64,
     /// Timed accesses, all threads together.
     pub ops: u64,
+    /// What each thread computes after each access, ns of one thread that has a processor to itself.
+    pub compute_ns: u64,
     /// If set, the program pages itself.
     pub floor: Option<Floor>,
 }
@@ -87,6 +89,11 @@ pub struct Outcome {
     pub miss_p90_ns: f64,
     /// 99th percentile of the misses, ns.
     pub miss_p99_ns: f64,
+    /// Interrupts that processors sent each other during the timed accesses, of the whole machine: TLB flushes, function
+    /// calls and wake-ups.
+    pub interrupts: u64,
+    /// Context switches of the program and of the tasks that page it, during the timed accesses.
+    pub switches: u64,
     /// Accesses that found a wrong first word. The run is invalid unless this is 0.
     pub wrong: u64,
     /// Pages of the mapping that are resident at the end, by the kernel's pagemap.

@@ -86,6 +86,14 @@ impl Zram {
         Ok(peak.parse()?)
     }
 
+    /// Pages that the group's processes waited for since it was set up.
+    pub fn misses(&self) -> anyhow::Result<u64> {
+        let path = self.group.join("memory.stat");
+        let text = fs::read_to_string(&path)?;
+        let count = text.lines().find_map(|line| line.strip_prefix("total_pgmajfault "));
+        Ok(count.context("memory.stat has no total_pgmajfault")?.trim().parse()?)
+    }
+
     fn write(&mut self, path: impl AsRef<Path>, text: &str) -> anyhow::Result<()> {
         let path = path.as_ref();
         fs::write(path, text).with_context(|| format!("writing {text} to {}", path.display()))

@@ -19,7 +19,12 @@ pub struct Program {
     pub words: Vec<String>,
     /// Local memory, bytes.
     pub local_bytes: u64,
+    /// At most one of its threads faults at a time.
+    pub one_thread: bool,
 }
+
+/// Starts a server, fills it, and asks it.
+const SERVERS: &str = include_str!("servers.py");
 
 /// Fills a dictionary and reads it at random.
 const DICT: &str = "\
@@ -66,6 +71,9 @@ public class Maps {
 }
 ";
 
+/// The programs whose faults come one after the other. A server's client waits while the server faults.
+const ONE_THREAD: [&str; 7] = ["xz", "sort", "python", "g++", "sqlite", "memcached", "redis"];
+
 /// A table with two indexes.
 const TABLE: &str = "\
 CREATE TABLE entry (id INTEGER PRIMARY KEY, hash INTEGER, name TEXT);
@@ -85,6 +93,7 @@ pub fn all(folder: &Path) -> anyhow::Result<Vec<Program>> {
     text(&folder.join("lines"), by_size(120, 8))?;
     fs::write(folder.join("dict.py"), DICT)?;
     fs::write(folder.join("map.js"), MAP)?;
+    fs::write(folder.join("servers.py"), SERVERS)?;
     fs::write(folder.join("Maps.java"), MAPS)?;
     let count = by_size("800000", "60000");
     fs::write(folder.join("table.sql"), TABLE.replace("COUNT", count))?;
@@ -93,11 +102,17 @@ pub fn all(folder: &Path) -> anyhow::Result<Vec<Program>> {
     ensure!(compiled.context("javac")?.success(), "javac failed");
 
     let heap = by_size("-Xmx160m", "-Xmx64m");
-    let keys = by_size("160000", "30000");
+    let objects = by_size("160000", "30000");
     let program = |name, local_mib: u64, words: &[&str]| Program {
         name,
         words: words.iter().map(|&word| word.to_owned()).collect(),
         local_bytes: local_mib << 20,
+        one_thread: ONE_THREAD.contains(&name),
+    };
+    let (keys, requests) = (by_size("250000", "20000"), by_size("320000", "6400"));
+    let server = |name| {
+        let words = ["/usr/bin/python3", "servers.py", name, keys, requests];
+        program(name, by_size(96, 16), &words)
     };
     Ok(vec![
         program("xz", by_size(48, 24), &["xz", "-6", "-T1", "-c", "text"]),
@@ -108,10 +123,16 @@ pub fn all(folder: &Path) -> anyhow::Result<Vec<Program>> {
             &["/usr/bin/python3", "dict.py", by_size("700000", "100000")],
         ),
         program("node", by_size(48, 16), &["node", "map.js", by_size("700000", "50000")]),
-        program("java-g1", by_size(48, 16), &["java", heap, "-XX:+UseG1GC", "Maps", keys]),
-        program("java-serial", by_size(48, 16), &["java", heap, "-XX:+UseSerialGC", "Maps", keys]),
+        program("java-g1", by_size(48, 16), &["java", heap, "-XX:+UseG1GC", "Maps", objects]),
+        program(
+            "java-serial",
+            by_size(48, 16),
+            &["java", heap, "-XX:+UseSerialGC", "Maps", objects],
+        ),
         program("g++", by_size(96, 24), &["g++", "-O1", "-c", "large.cc", "-o", "/dev/stdout"]),
         program("sqlite", by_size(32, 4), &["sqlite3", ":memory:", ".read table.sql"]),
+        server("memcached"),
+        server("redis"),
     ])
 }
 

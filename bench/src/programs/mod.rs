@@ -5,6 +5,7 @@
 //! same output.
 
 mod inputs;
+mod verdict;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -20,6 +21,7 @@ use super::rows::{Report, Row, figure, line_of, median, table};
 use super::zram::Zram;
 use super::{build_programs, built, by_size, go_on, rounds, wanted};
 use inputs::Program;
+use verdict::Medians;
 
 const BENCH: &str = "programs";
 const MIB: f64 = (1 << 20) as f64;
@@ -44,7 +46,7 @@ struct Sample {
     seconds: f64,
     /// Peak of all memory, bytes.
     memory_bytes: f64,
-    /// Pages fetched.
+    /// Pages fetched; with zram, faults that waited for a page.
     fetches: f64,
 }
 
@@ -146,7 +148,10 @@ impl Bench<'_> {
     fn finish(self, all: &[Program]) -> Report {
         let Self { samples, ended_badly, mut report, no_zram, .. } = self;
         report.rows = all.iter().flat_map(|program| rows(program, &samples)).collect();
+        let medians: Vec<_> = all.iter().map(|program| medians(program, &samples)).collect();
+        report.rows.extend(verdict::rows(BENCH, &medians));
         report.remarks.push(overview(all, &samples));
+        report.remarks.extend(verdict::too_small(&medians));
         report.remarks.extend(
             no_zram.map(|reason| format!("The kernel's swap on zram is left out: {reason}.")),
         );
@@ -225,7 +230,9 @@ impl Runner<'_> {
         let seconds = began.elapsed().as_secs_f64();
         ensure!(status.success(), "{status}: {}", last_line(&errors));
         let (memory_bytes, fetches, native_bytes) = match (&zram, side) {
-            (Some(zram), _) => ((limit_bytes + zram.peak_bytes()?) as f64, f64::NAN, 0),
+            (Some(zram), _) => {
+                ((limit_bytes + zram.peak_bytes()?) as f64, zram.misses()? as f64, 0)
+            }
             (None, Side::Plain) => (f64::NAN, f64::NAN, 0),
             (None, _) => {
                 let stats: Stats = serde_json::from_slice(&fs::read(&stats_path)?)?;
@@ -277,6 +284,17 @@ fn of(samples: &[Sample], program: &Program, side: Side, figure: fn(&Sample) -> 
     median(mine.map(figure))
 }
 
+fn medians(program: &Program, samples: &[Sample]) -> Medians {
+    let seconds = |side| of(samples, program, side, |it| it.seconds);
+    Medians {
+        name: program.name,
+        one_thread: program.one_thread,
+        ours_seconds: seconds(Side::Ours),
+        zram_seconds: seconds(Side::Zram),
+        zram_misses: of(samples, program, Side::Zram, |it| it.fetches),
+    }
+}
+
 fn rows(program: &Program, samples: &[Sample]) -> Vec<Row> {
     let seconds = |side| of(samples, program, side, |it| it.seconds);
     let mib = |side| of(samples, program, side, |it| it.memory_bytes) / MIB;
@@ -304,6 +322,7 @@ fn overview(all: &[Program], samples: &[Sample]) -> String {
         "before",
         "zram",
         "pages back",
+        "zram's",
         "MiB in all",
         "zram's",
     ])];
@@ -321,7 +340,9 @@ fn overview(all: &[Program], samples: &[Sample]) -> String {
                 ),
             });
         }
-        line.push(figure(of(samples, program, Side::Ours, |it| it.fetches)));
+        for side in [Side::Ours, Side::Zram] {
+            line.push(figure(of(samples, program, side, |it| it.fetches)));
+        }
         for side in [Side::Ours, Side::Zram] {
             line.push(figure(of(samples, program, side, |it| it.memory_bytes) / MIB));
         }

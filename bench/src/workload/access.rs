@@ -8,6 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 
 use crate::clock::{Clock, Times};
+use crate::compute::Work;
 use crate::pages::{Region, signature};
 use crate::walk::Walk;
 
@@ -21,14 +22,19 @@ pub struct Accesses {
     pub wrong: u64,
 }
 
+/// What belongs to each access.
+#[derive(Clone, Copy)]
+pub struct Each {
+    /// Percentage of accesses that also write.
+    pub write_percent: u32,
+    /// The work that follows.
+    pub work: Work,
+    /// The clock that times it.
+    pub clock: Clock,
+}
+
 /// Makes `ops_each` accesses along each walk, with one thread for each walk.
-pub fn run(
-    region: &Region,
-    walks: &mut [Walk],
-    ops_each: u64,
-    write_percent: u32,
-    clock: Clock,
-) -> Accesses {
+pub fn run(region: &Region, walks: &mut [Walk], ops_each: u64, each: Each) -> Accesses {
     let start = Barrier::new(walks.len() + 1);
     let mut sum = Accesses { seconds: 0.0, times: Times::new(), wrong: 0 };
     thread::scope(|scope| {
@@ -38,7 +44,7 @@ pub fn run(
                 let start = &start;
                 scope.spawn(move || {
                     start.wait();
-                    touch(region, walk, ops_each, write_percent, clock)
+                    touch(region, walk, ops_each, each)
                 })
             })
             .collect();
@@ -55,13 +61,8 @@ pub fn run(
     sum
 }
 
-fn touch(
-    region: &Region,
-    walk: &mut Walk,
-    ops: u64,
-    write_percent: u32,
-    clock: Clock,
-) -> (Times, u64) {
+fn touch(region: &Region, walk: &mut Walk, ops: u64, each: Each) -> (Times, u64) {
+    let Each { write_percent, work, clock } = each;
     // Count on the stack, which no side pages: the heap would be managed memory.
     let mut times = Times::new();
     let mut writes = SmallRng::seed_from_u64(1);
@@ -79,6 +80,7 @@ fn touch(
         }
         times.add(clock.since_ns(began));
         wrong += u64::from(found != signature(page));
+        work.go();
     }
     (times, wrong)
 }

@@ -6,6 +6,8 @@
 mod access;
 mod bound;
 mod clock;
+mod compute;
+mod counts;
 mod floor;
 mod pages;
 #[path = "../spec.rs"]
@@ -17,8 +19,10 @@ use std::{env, fs};
 
 use anyhow::Context;
 
-use access::Accesses;
+use access::{Accesses, Each};
 use clock::Clock;
+use compute::Work;
+use counts::Counts;
 use pages::Region;
 use spec::{MISS_NS, Outcome, PAGE, Spec};
 
@@ -44,9 +48,13 @@ fn run(spec: &Spec) -> anyhow::Result<Outcome> {
 
     let mut walks: Vec<_> = (0..spec.threads).map(|thread| walk::of(spec, thread)).collect();
     let share = |ops: u64| ops / spec.threads as u64;
-    access::run(&region, &mut walks, share(spec.warm_ops), spec.write_percent, clock);
+    let each =
+        Each { write_percent: spec.write_percent, work: Work::of_ns(spec.compute_ns), clock };
+    access::run(&region, &mut walks, share(spec.warm_ops), each);
+    let before = Counts::now().context("counts of the kernel")?;
     let Accesses { seconds, times, wrong } =
-        access::run(&region, &mut walks, share(spec.ops), spec.write_percent, clock);
+        access::run(&region, &mut walks, share(spec.ops), each);
+    let Counts { interrupts, switches } = Counts::now()?.since(before);
 
     let misses = times.over_ns(MISS_NS);
     Ok(Outcome {
@@ -57,6 +65,8 @@ fn run(spec: &Spec) -> anyhow::Result<Outcome> {
         miss_p50_ns: misses.percentile_ns(50.0),
         miss_p90_ns: misses.percentile_ns(90.0),
         miss_p99_ns: misses.percentile_ns(99.0),
+        interrupts,
+        switches,
         wrong,
         resident_pages: resident_pages(&region)?,
         handler_p50_ns: handler.map(|handler| handler.times().percentile_ns(50.0)),
