@@ -199,7 +199,7 @@ fn settings(client: &NamedClient, usual: Limits, is_guest: bool) -> Result<Clien
     }
     let [who] = known.as_slice() else {
         return Err(error(
-            "give one of uid, gid, nqn, certificate and password_file, or a [[disk]] or [[vm]]",
+            "give exactly one of uid, gid, nqn, certificate and password_file, or a [[disk]] or [[vm]]",
         ));
     };
     let secret = match (&client.secret_file, who) {

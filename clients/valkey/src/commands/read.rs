@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 
+use super::permit;
 use crate::error::WRONG_TYPE;
 use crate::fetch::wait_for;
 use crate::many::{Wanted, read_all};
@@ -44,6 +45,7 @@ impl Command for Get {
     const ARITY: Arity = Arity::Exactly(2);
 
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        permit(context, c"get", &arguments[1..])?;
         let key = Key::read(context, &arguments[1]);
         let found = key.find();
         if matches!(&found, Found::Ours(value) if wait_for(context, value, None)) {
@@ -64,6 +66,7 @@ impl Command for GetMany {
     const ARITY: Arity = Arity::AtLeast(2);
 
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        permit(context, c"mget", &arguments[1..])?;
         let wanted = |name| Wanted::of_key(&Key::read(context, name).find());
         // Read all values before the first reply: one that can't be read fails the whole command.
         let values = read_all(arguments[1..].iter().map(wanted).collect(), spill().deadline());
@@ -85,6 +88,7 @@ impl Command for Length {
     const ARITY: Arity = Arity::Exactly(2);
 
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        permit(context, c"strlen", &arguments[1..])?;
         let key = Key::read(context, &arguments[1]);
         let bytes = match key.find::<Value>() {
             Found::Nothing => 0,

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ffi::{CStr, c_int};
 
+use super::permit;
 use super::read::{bytes_of, reply};
 use super::set_options::{Life, SetOptions};
 use crate::server::{Arity, Command, Context, Found, Key, NotifyClass, OwnText, Text, now_ms};
@@ -18,6 +19,7 @@ impl Command for Set {
     const ARITY: Arity = Arity::AtLeast(3);
 
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        permit(context, c"set", &arguments[1..])?;
         let [_, name, value, texts @ ..] = arguments else { return Err(super::SYNTAX.to_owned()) };
         let texts: Vec<&[u8]> = texts.iter().map(Text::bytes).collect();
         let options = SetOptions::parse(&texts, now_ms())?;

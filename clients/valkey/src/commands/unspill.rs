@@ -1,15 +1,20 @@
 //! `SPILL.UNSPILL key | ALL`: turns values of the module into plain strings.
 
 use std::ffi::{CStr, c_int};
+use std::sync::atomic::Ordering;
 
+use super::permit;
 use super::read::bytes_of;
 use crate::error::WRONG_TYPE;
-use crate::server::{Arity, Command, Context, DataType, Found, Key, OwnText, Text};
-use crate::transparent::send_away;
+use crate::server::{Arity, Command, Context, DataType, Found, Key, OwnText, Text, memory_used};
+use crate::spill::spill;
+use crate::transparent::{self, send_away};
 use crate::value::Value;
 
 /// Keys in one step of SCAN.
 const STEP: &[u8] = b"1000";
+/// Memory that the server takes for a byte of a value, by the size classes of its allocator.
+const SERVER_BYTES_FOR_BYTE: f64 = 1.25;
 
 /// The command.
 pub struct Unspill;
@@ -23,8 +28,12 @@ impl Command for Unspill {
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         let name = &arguments[1];
         let done = if name.bytes().eq_ignore_ascii_case(b"ALL") {
+            let unload = [b"UNLOAD".as_slice(), b"spillway"].map(OwnText::new);
+            permit(context, c"module", unload.iter().map(OwnText::text))?;
+            fits(context)?;
             each_value(context, one)?
         } else {
+            permit(context, c"set", [name, name])?;
             u64::from(one(context, name)?)
         };
         context.reply_number(done);
@@ -42,9 +51,29 @@ impl Command for Demote {
     const ARITY: Arity = Arity::Exactly(2);
 
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
+        permit(context, c"set", [&arguments[1], &arguments[1]])?;
         context.reply_number(send_away(context, &arguments[1]).into());
         Ok(())
     }
+}
+
+/// Whether all values have room in the server. Otherwise it would evict keys for them, and in transparent mode they would
+/// move back to the store.
+fn fits(context: &Context<'_>) -> Result<(), String> {
+    let reply = context.call(c"CONFIG", &[b"GET", b"maxmemory"]);
+    let limit = reply.as_ref().and_then(|reply| reply.part(1)).and_then(|part| part.bytes());
+    let limit = limit.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
+    let limit = limit.ok_or("ERR maxmemory can't be read")? as f64;
+    let spilled = spill().counters.spilled_bytes.load(Ordering::Relaxed) as f64;
+    let needed = f64::from(memory_used()) * limit + spilled * SERVER_BYTES_FOR_BYTE;
+    let part = transparent::part_that_stays();
+    if limit == 0.0 || needed <= limit * part {
+        return Ok(());
+    }
+    Err(format!(
+        "ERR with all values in the server it needs a maxmemory of {:.0} MiB: run CONFIG SET maxmemory 0 first",
+        (needed / part / f64::from(1 << 20)).ceil()
+    ))
 }
 
 /// Turns a key's value into a plain string. Returns whether it was one of the module's.

@@ -10,6 +10,8 @@ use super::table::{Event, OK, RawContext, RawString, functions};
 
 /// `REDISMODULE_NOTIFY_STRING`.
 const STRING: c_int = 1 << 3;
+/// `REDISMODULE_NOTIFY_EVICTED`.
+const EVICTED: c_int = 1 << 9;
 /// `REDISMODULE_NOTIFY_LOADED`.
 const LOADED: c_int = 1 << 12;
 /// `REDISMODULE_NOTIFY_NEW`.
@@ -30,6 +32,8 @@ pub enum Change {
     Loaded,
     /// A command has written its string, and may still use it.
     Written,
+    /// The server has deleted it, for lack of memory.
+    Evicted,
 }
 
 /// A callback for changes of keys.
@@ -64,7 +68,8 @@ pub fn observe(context: &Context<'_>, observer: Observer) -> bool {
     OBSERVER.get_or_init(|| observer);
     // SAFETY: the callbacks are functions of this module, which is never unloaded.
     let told = unsafe {
-        (functions().SubscribeToKeyspaceEvents)(context.raw(), STRING | LOADED, on_key) == OK
+        (functions().SubscribeToKeyspaceEvents)(context.raw(), STRING | EVICTED | LOADED, on_key)
+            == OK
     };
     told && subscribe(context, EVENT_LOADING, on_loading)
         && subscribe(context, EVENT_MODULES, on_modules)
@@ -76,12 +81,16 @@ unsafe extern "C" fn on_key(
     _event: *const c_char,
     key: *mut RawString,
 ) -> c_int {
-    // A key that is loaded beside the served content can't be opened there.
-    let change = if kind & LOADED == 0 { Change::Written } else { Change::Loaded };
+    let change = match kind {
+        LOADED => Change::Loaded,
+        EVICTED => Change::Evicted,
+        _ => Change::Written,
+    };
     if change == Change::Written {
         STRINGS_WRITTEN.fetch_add(1, Ordering::Relaxed);
     }
-    if let Some(observer) = OBSERVER.get().filter(|_| change == Change::Written || is_loading()) {
+    // A key that is loaded beside the served content can't be opened there.
+    if let Some(observer) = OBSERVER.get().filter(|_| change != Change::Loaded || is_loading()) {
         // SAFETY: both pointers are the server's, and live as long as this call.
         unsafe { observer(&Context::from_raw(context), change, &Text::from_raw(key)) };
     }

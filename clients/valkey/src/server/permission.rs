@@ -52,12 +52,15 @@ impl Context<'_> {
     }
 
     /// Whether `asker` may run one of the server's commands with these arguments.
-    pub fn permits(&self, asker: &Asker, native: &CStr, arguments: &[Text<'_>]) -> bool {
+    pub fn permits<'b, 'text: 'b>(
+        &self,
+        asker: &Asker,
+        native: &CStr,
+        arguments: impl IntoIterator<Item = &'b Text<'text>>,
+    ) -> bool {
         let native = OwnText::new(native.to_bytes());
-        permits(
-            asker,
-            std::iter::once(native.text().raw()).chain(arguments.iter().map(Text::raw)).collect(),
-        )
+        let arguments = arguments.into_iter().map(Text::raw);
+        permits(asker, std::iter::once(native.text().raw()).chain(arguments).collect())
     }
 
     pub(super) fn flags(&self) -> c_int {

@@ -1,7 +1,7 @@
 //! The clock hand: goes around the keys and moves cold strings to the store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::moves::send_away;
@@ -101,12 +101,30 @@ pub fn turn(context: &Context<'_>) {
 /// Moves strings when a command arrives while the server is near the limit beyond which it evicts keys or refuses
 /// commands. `context` is the module's own.
 pub fn before_eviction(context: &Context<'_>) {
+    if let Some(mut hand) = in_command(context) {
+        hand.go_on(context, IN_COMMAND, true);
+    }
+}
+
+/// Moves strings after the server has evicted a key, which it does in a loop: so that it evicts no more keys than before
+/// the limit was lowered, and so that strings take the room in the store that an evicted value leaves. A value there
+/// took almost no memory of the server. It would evict one such key after another until it meets one of its own.
+pub fn after_eviction(context: &Context<'_>) {
+    if let Some(mut hand) = in_command(context) {
+        if spill().unflushed() > 0 {
+            hand.rest = None;
+        }
+        hand.go_on(context, IN_COMMAND, true);
+    }
+}
+
+/// The hand, if it may move strings while a command waits.
+fn in_command(context: &Context<'_>) -> Option<MutexGuard<'static, Hand>> {
     let in_midst = !ALONE.load(Ordering::Relaxed) || context.is_within() || is_loading();
     if in_midst || is_paused() || !spill().is_connected() {
-        return;
+        return None;
     }
-    let Ok(mut hand) = HAND.try_lock() else { return };
-    hand.go_on(context, IN_COMMAND, true);
+    HAND.try_lock().ok()
 }
 
 impl Hand {

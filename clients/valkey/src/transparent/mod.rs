@@ -23,9 +23,19 @@ mod table;
 mod users;
 mod written;
 
-use crate::server::{Context, Level, before_sleep, log, observe, register_filter};
+use crate::server::{Change, Context, Level, Text, before_sleep, log, observe, register_filter};
 
 pub use moves::send_away;
+
+/// Whether transparent mode is enabled.
+pub fn is_on() -> bool {
+    pressure::is_set()
+}
+
+/// The part of `maxmemory` that may be in use without strings moving to the store.
+pub fn part_that_stays() -> f64 {
+    if is_on() && !pressure::is_always() { pressure::enough().into() } else { 1.0 }
+}
 
 /// Enables transparent mode. Strings move above `low_percent` of `maxmemory`.
 ///
@@ -42,10 +52,17 @@ pub fn start(context: &Context<'_>, low_percent: u8) -> Result<(), String> {
     if !register_filter(context, filter::rename) || !before_sleep(context, turn) {
         return Err("transparent: the server has no filter of commands".to_owned());
     }
-    if observe(context, written::observe) {
+    if observe(context, on_change) {
         Ok(())
     } else {
         Err("transparent: the server does not tell what it loads".to_owned())
+    }
+}
+
+fn on_change(context: &Context<'_>, change: Change, key: &Text<'_>) {
+    match change {
+        Change::Evicted => hand::after_eviction(context),
+        Change::Loaded | Change::Written => written::note(context, change, key),
     }
 }
 

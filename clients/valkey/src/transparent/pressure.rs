@@ -19,6 +19,11 @@ pub fn start(low_percent: u8) {
     LOW.get_or_init(|| f32::from(low_percent) / 100.0);
 }
 
+/// Whether the low mark is set.
+pub fn is_set() -> bool {
+    LOW.get().is_some()
+}
+
 /// Whether every string moves as soon as the command that writes it has finished.
 pub fn is_always() -> bool {
     LOW.get() == Some(&0.0)

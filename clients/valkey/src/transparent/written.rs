@@ -26,7 +26,7 @@ fn names() -> std::sync::MutexGuard<'static, Names> {
 }
 
 /// Notes a string that a command writes, or that a dump contains.
-pub fn observe(context: &Context<'_>, change: Change, key: &Text<'_>) {
+pub fn note(context: &Context<'_>, change: Change, key: &Text<'_>) {
     let loading = is_loading();
     if !(pressure::is_always() || loading && pressure::is_above_low()) {
         return;
