@@ -8,6 +8,7 @@ mod circles;
 mod command;
 mod glossary;
 mod layering;
+mod log_lines;
 mod names;
 mod pages;
 mod parallel;
@@ -64,7 +65,9 @@ fn main() -> ExitCode {
         Command::Layering => {
             layering::check().and_then(|()| circles::check()).and_then(|()| names::check())
         }
-        Command::Pages => pages::check().and_then(|()| glossary::check()),
+        Command::Pages => {
+            pages::check().and_then(|()| glossary::check()).and_then(|()| log_lines::check())
+        }
         Command::UnitTests => unit_tests::run(),
         Command::Alone => alone::check(),
         Command::Bench { name, json } => {
