@@ -11,9 +11,9 @@ PART_BYTES = 128 << 10
 
 
 class Queue:
-    """A connection that carries one queue of a controller: number 0 makes it, others name it."""
+    """A connection that carries one queue of a controller of `subsystem`: number 0 makes it, others name it."""
 
-    def __init__(self, port, host, number=0, controller=0xffff):
+    def __init__(self, port, host, number=0, controller=0xffff, subsystem=POOLS, keep_alive_ms=0):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.last = 0
@@ -22,10 +22,10 @@ class Queue:
         data = bytearray(1024)
         data[:16] = bytes([7] * 16)
         struct.pack_into("<H", data, 16, controller)
-        data[256:256 + len(POOLS)] = POOLS.encode()
+        data[256:256 + len(subsystem)] = subsystem.encode()
         data[512:512 + len(host)] = host.encode()
-        # Connect: queue, its entries less one, no flow control.
-        words = struct.pack("<IIIIII", number << 16, 1 << 18 | 31, 0, 0, 0, 0)
+        # Connect: queue, its entries less one, no flow control, the time of keep-alive.
+        words = struct.pack("<IIIIII", number << 16, 1 << 18 | 31, keep_alive_ms, 0, 0, 0)
         self.controller = self.ask(0x7f, 1, words, bytes(data)) & 0xffff
         if number == 0:
             # Set the property CC: enabled, the command sets that there are.
