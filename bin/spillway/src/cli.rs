@@ -47,7 +47,7 @@ enum Command {
     Sim(Sim),
     Cost(Cost),
     Doctor(Doctor),
-    /// Prints a completion script for a shell.
+    /// Prints a completion script for a shell. The script asks this program, which asks the daemon for names.
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -95,7 +95,7 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
         Command::Cost(options) => cost::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Completions { shell } => {
-            let script = manual::completions(CommandLine::command(), shell);
+            let script = manual::completions(shell)?;
             show::print(&script).map(|()| ExitCode::SUCCESS)
         }
         Command::Man { dir } => manual::pages(CommandLine::command(), &dir),

@@ -27,7 +27,13 @@ mod units;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
+
 fn main() -> ExitCode {
+    // Ends here when a shell's completion script asks.
+    clap_complete::CompleteEnv::with_factory(cli::CommandLine::command)
+        .var(manual::VARIABLE)
+        .complete();
     let json = refusal::asks_for_json(std::env::args_os().skip(1));
     cli::dispatch().unwrap_or_else(|error| refusal::report(&error, json))
 }

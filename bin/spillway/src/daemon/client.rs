@@ -14,6 +14,7 @@ use rustix::fs::{FileType, Mode, fchmod, fstat};
 use spillway_api::types::{self, ClientChange, Identity, Moved, NewClient};
 
 use crate::daemon::api::{Api, segment};
+use crate::daemon::names;
 use crate::daemon::options::Daemon;
 use crate::daemon::target::{Limit, parse_limit};
 use crate::refusal::Refusal;
@@ -53,6 +54,7 @@ enum Action {
 #[derive(Debug, Args)]
 struct Named {
     /// The client.
+    #[arg(add = names::clients())]
     name: String,
     #[command(flatten)]
     daemon: Daemon,
@@ -61,6 +63,7 @@ struct Named {
 #[derive(Debug, Args)]
 struct Move {
     /// The client.
+    #[arg(add = names::clients())]
     name: String,
 
     /// Transfers only the flushes since the export.
@@ -136,6 +139,7 @@ struct Add {
 #[group(id = "what", required = true, multiple = true, args = ["target", "floor", "weight"])]
 struct Set {
     /// The client or program, as `spillway client list` names it.
+    #[arg(add = names::clients())]
     name: String,
 
     /// Its cap, the most that it may hold: a size, or none. A program can get more than its own --local.

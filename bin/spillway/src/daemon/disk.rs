@@ -8,6 +8,7 @@ use spillway_api::types::{DiskEmptied, DiskStatus};
 use spillway_types::Size;
 
 use crate::daemon::api::{Api, segment};
+use crate::daemon::names;
 use crate::daemon::options::Daemon;
 use crate::show;
 
@@ -29,6 +30,7 @@ enum Action {
     /// its file. The guest must have ended: it would lose what it has swapped out.
     Empty {
         /// The disk.
+        #[arg(add = names::disks())]
         name: String,
         #[command(flatten)]
         daemon: Daemon,

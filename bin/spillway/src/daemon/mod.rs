@@ -6,6 +6,7 @@ mod client;
 mod dashboard;
 mod disk;
 mod lend;
+mod names;
 mod options;
 mod policy;
 mod pool;

@@ -8,6 +8,7 @@ use spillway_api::types::{self, Lifetime, NewBlock, NewPool};
 use spillway_types::Size;
 
 use crate::daemon::api::{Api, segment};
+use crate::daemon::names;
 use crate::daemon::options::Daemon;
 use crate::refusal::Refusal;
 use crate::show::{self, Output};
@@ -35,7 +36,7 @@ enum Action {
 #[derive(Debug, Args)]
 struct Create {
     /// The client that owns it.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", add = names::clients())]
     client: String,
 
     /// Makes the pool ephemeral: the store may drop its values under memory pressure.
@@ -72,10 +73,11 @@ struct Create {
 #[group(id = "which", required = true, multiple = false, args = ["number", "name"])]
 struct Destroy {
     /// The pool's number, as `spillway pool list` shows it.
+    #[arg(add = names::pools())]
     number: Option<u32>,
 
     /// The block device's name.
-    #[arg(long)]
+    #[arg(long, add = names::blocks())]
     name: Option<String>,
 
     #[command(flatten)]

@@ -8,6 +8,7 @@ use spillway_api::types;
 use spillway_types::PAGE_BYTES;
 
 use crate::daemon::api::{Api, segment};
+use crate::daemon::names;
 use crate::daemon::options::Daemon;
 use crate::show;
 use crate::units::parse_size;
@@ -24,6 +25,7 @@ enum Action {
     /// Shows a client's present target and its cap.
     Get {
         /// The client.
+        #[arg(add = names::clients())]
         client: String,
         #[command(flatten)]
         daemon: Daemon,
@@ -33,6 +35,7 @@ enum Action {
     /// then compresses pages or moves them to disks. It drops no persistent value.
     Set {
         /// The client.
+        #[arg(add = names::clients())]
         client: String,
         /// A size such as 2G, or none for no limit.
         #[arg(value_name = "SIZE|none", value_parser = parse_limit)]

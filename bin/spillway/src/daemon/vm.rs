@@ -8,6 +8,7 @@ use spillway_api::types::{VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmSection
 use spillway_types::Size;
 
 use crate::daemon::api::{Api, segment};
+use crate::daemon::names;
 use crate::daemon::options::Daemon;
 use crate::options::Switch;
 use crate::show::{self, Output};
@@ -22,7 +23,7 @@ pub struct Vm {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Shows all guests, and the pool that their memory comes from.
+    /// Shows all guests, and as a table the pool that their memory comes from. In JSON, `spillway stat` has the pool.
     List {
         #[command(flatten)]
         daemon: Daemon,
@@ -30,6 +31,7 @@ enum Action {
     /// Shows a guest.
     Show {
         /// The guest.
+        #[arg(add = names::vms())]
         name: String,
         #[command(flatten)]
         daemon: Daemon,
@@ -38,6 +40,7 @@ enum Action {
     /// grows or shrinks has at least the given size afterwards.
     Resize {
         /// The guest.
+        #[arg(add = names::vms())]
         name: String,
         /// Its new size, boot memory included.
         #[arg(value_parser = parse_size)]
@@ -50,6 +53,7 @@ enum Action {
     /// Gives a guest more memory.
     Grow {
         /// The guest.
+        #[arg(add = names::vms())]
         name: String,
         /// How much more, rounded up to sections.
         #[arg(value_parser = parse_size)]
@@ -62,6 +66,7 @@ enum Action {
     /// Takes memory back from a guest.
     Shrink {
         /// The guest.
+        #[arg(add = names::vms())]
         name: String,
         /// How much less, rounded down to sections.
         #[arg(value_parser = parse_size)]
@@ -74,6 +79,7 @@ enum Action {
     /// Sets whether the guest's own requests and the memory manager may change its size.
     Auto {
         /// The guest.
+        #[arg(add = names::vms())]
         name: String,
         /// Whether they may.
         switch: Switch,
@@ -85,6 +91,7 @@ enum Action {
     /// because QEMU lays out addresses for it at boot.
     Args {
         /// The guest.
+        #[arg(add = names::vms())]
         name: String,
         #[command(flatten)]
         daemon: Daemon,
@@ -161,7 +168,7 @@ fn list(daemon: &Daemon) -> anyhow::Result<ExitCode> {
     if list.sections.capacity_bytes == 0 {
         return print(
             daemon,
-            &list,
+            &list.vms,
             "no guests: name them as [[vm]] in the daemon's configuration, see docs/guests.md\n",
         );
     }
@@ -181,7 +188,7 @@ fn list(daemon: &Daemon) -> anyhow::Result<ExitCode> {
             text.push_str(&format!("{}: {problem}\n", vm.name));
         }
     }
-    print(daemon, &list, &text)
+    print(daemon, &list.vms, &text)
 }
 
 fn row(vm: &VmStatus) -> [String; 8] {
