@@ -125,11 +125,12 @@ fn sockets(config: &Config) -> anyhow::Result<Vec<SeccompRule>> {
     };
     let family = |family| equals(0, SeccompCmpOp::Eq, family);
     let mut rules = Vec::new();
-    if config.vms.is_empty() {
+    if config.vms.is_empty() && !config.lend.borrows() {
         // Each message to the service manager uses a new socket.
         let datagrams = equals(1, SeccompCmpOp::MaskedEq(KIND), libc::SOCK_DGRAM)?;
         rules.push(SeccompRule::new(vec![family(libc::AF_UNIX)?, datagrams])?);
     } else {
+        // Monitors of guests; the sockets of borrowed devices, which are made when there is something to borrow.
         rules.push(SeccompRule::new(vec![family(libc::AF_UNIX)?])?);
     }
     if config.lend.is_on() {
@@ -264,10 +265,12 @@ mod tests {
         let filtered = |config: Config| {
             tried(move || seccompiler::apply_filter(&filter(&config).unwrap()).unwrap())
         };
-        let lends = config(&|config| config.lend.roles = LendRoles::Both);
+        let lends = config(&|config| config.lend.roles = LendRoles::Lend);
+        let borrows = config(&|config| config.lend.roles = LendRoles::Borrow);
         let grows = config(&|config| config.vms.push(Vm::default()));
         assert_eq!(filtered(config(&|_| {})), [REFUSED, Ok(()), REFUSED]);
         assert_eq!(filtered(lends), [REFUSED, Ok(()), REFUSED]);
+        assert_eq!(filtered(borrows), [Ok(()), Ok(()), REFUSED]);
         assert_eq!(filtered(grows), [Ok(()), Ok(()), REFUSED]);
     }
 
