@@ -40,6 +40,12 @@ def kernel_folder(name):
     return folder
 
 
+def libraries(program):
+    """The shared libraries of a program, with the loader; none of a static one."""
+    linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+    return re.findall(r"/\S+", linked)
+
+
 @functools.cache
 def _initramfs(kernel, script, programs):
     root = lab.WORK / "root"

@@ -85,8 +85,7 @@ def tools_disk(programs):
             lab.fail(f"no {program}: run lab/setup guest")
         target = shutil.copy(program, root / "bin")
         subprocess.run(["strip", target], check=False, stderr=subprocess.DEVNULL)
-        linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-        for library in re.findall(r"/\S+", linked):
+        for library in disk_guest.libraries(program):
             shutil.copy(library, root / "lib")
     image = lab.WORK / "tools.img"
     with open(image, "wb") as file:

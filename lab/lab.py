@@ -252,11 +252,14 @@ def value_of(key, generation, length=4000):
 
 
 class Connection:
-    """A connected Unix socket, read by lines and by lengths."""
+    """A connected socket, read by lines and by lengths: a Unix socket's path, or an address and a TCP port."""
 
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(path))
+    def __init__(self, place):
+        if isinstance(place, tuple):
+            self.socket = socket.create_connection(place)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.connect(str(place))
         self.file = self.socket.makefile("rb")
 
     def line(self):
@@ -330,9 +333,10 @@ def free_port():
 class Blade:
     """A daemon for this test that serves a ring and NVMe/TCP."""
 
-    def __init__(self, name="blade", capacity="512M", settings=()):
+    def __init__(self, name="blade", capacity="512M", settings=(), config=None):
         self.folder = WORK / name
         self.folder.mkdir()
+        self.config = config
         self.port = free_port()
         self.capacity = capacity
         self.settings = dict(settings)
@@ -347,7 +351,7 @@ class Blade:
             "unnamed.hosts": "true",
             **self.settings,
         }
-        line = [SPILLWAYD]
+        line = [SPILLWAYD, *(["--config", self.config] if self.config else [])]
         for name, value in settings.items():
             line += ["--set", f"{name}={value}"]
         self.process = start(line, stdout=open(self.folder / "log", "a"), stderr=subprocess.STDOUT)

@@ -50,6 +50,8 @@ LEFT_OUT = {
         "the number of the reader's own process: lab/tests/programs-share",
     ("docs/python.md", "make wheel                     # builds target/wheels/spillway-*.whl"):
         "builds all that the package needs by itself: lab/long/python-wheel",
+    ("docs/valkey.md", "redis-server --port 6380 --loadmodule /usr/lib/spillway/libspillway_valkey.so url guest: --daemonize yes"):
+        "in a guest, by lab/tests/valkey-module-guest",
     ("docs/scenarios.md", "lab/scenarios run          # an hour and a half; continues where it was interrupted"): "hours",
 }
 

@@ -183,7 +183,7 @@ def connected(path):
 class Guest:
     """A guest that boots with `boot_mib` and may grow to `most_mib`.
 
-    `programs` are names of C programs in lab/tools and lab/programs, or paths of static executables. `boot_path` is the file of
+    `programs` are names of C programs in lab/tools and lab/programs, or paths of executables and shared objects. `boot_path` is the file of
     its boot memory, else a memfd. `args` are what `spillway vm args` names, in place of devices, sizes and the sockets of daemon
     and agent. `qemu` is one of QEMUS. `modules` are loaded beside MODULES. `options` go to QEMU, `append` to the kernel,
     `agent_options` to the agent, which may be another than the one that is built: a path. `system` is the folder of a Debian root that boots with systemd and an agent of its own, in place
@@ -387,7 +387,7 @@ def _initramfs(kernel, folder, packed, programs, agent, variables):
     _compile("agent", root / "bin/control")
     for program in programs:
         if pathlib.Path(program).is_absolute():
-            shutil.copy(program, root / "bin")
+            _carry(pathlib.Path(program), root)
         else:
             _compile(program, root / "bin" / program)
     if agent:
@@ -404,6 +404,15 @@ def _initramfs(kernel, folder, packed, programs, agent, variables):
         (root / name).chmod(0o755)
     _pack(packed, root)
     shutil.rmtree(root)
+
+
+def _carry(program, root):
+    """Copies a program or a shared object, and the libraries that it needs."""
+    shutil.copy(program, root / "bin")
+    subprocess.run(["strip", root / "bin" / program.name], check=True)
+    for library in disk_guest.libraries(program):
+        (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, root / library[1:])
 
 
 def _pack_system(kernel, system, folder, packed):

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use spillway_client::{
-    Embedded, Get as Got, Key, NvmeTcp, Operation, Outcome, Pool, Ring, RingOptions, Statistics,
-    Store, Url,
+    Embedded, Get as Got, Key, NvmeTcp, Operation, Outcome, Peer, Pool, Ring, RingOptions,
+    Statistics, Store, Url,
 };
 
 use crate::error::Error;
@@ -51,6 +51,12 @@ pub struct Cache {
     scratch: Mutex<Vec<u8>>,
 }
 
+/// A store of this host, or of this guest's host.
+fn ring(peer: Peer, timeout: Duration) -> Result<Box<dyn Store>, Error> {
+    let options = RingOptions { timeout, ..RingOptions::of(&peer) };
+    Ok(Box::new(Ring::connect_to(peer, options)?))
+}
+
 impl Cache {
     /// Opens the store that `url` names, and the pool.
     ///
@@ -59,12 +65,8 @@ impl Cache {
     pub fn open(url: &str, options: &Options) -> Result<Self, Error> {
         let store: Box<dyn Store> = match url.parse().map_err(Error::Store)? {
             Url::Embedded { capacity_bytes } => Box::new(Embedded::open(capacity_bytes)?),
-            Url::Ring { path } => {
-                let options = RingOptions { timeout: options.timeout, ..RingOptions::default() };
-                Box::new(Ring::connect_with(&path, options)?)
-            }
-            // In a guest, the client library's own timeouts apply.
-            Url::Guest { path, pages } => Box::new(Ring::connect_from_guest(&path, pages)?),
+            Url::Ring { path } => ring(Peer::Daemon(path), options.timeout)?,
+            Url::Guest { path, pages } => ring(Peer::Agent { path, pages }, options.timeout)?,
             Url::NvmeTcp { tls, host, port, subsystem, options: mut asked } => {
                 let timeout_s = options.timeout.as_secs().clamp(1, 3600) as u16;
                 asked.timeout_s = asked.timeout_s.or(Some(timeout_s));

@@ -13,7 +13,7 @@ pub enum Error {
     /// The text names no store.
     #[error(
         "'{text}' names no store: {why}; write embed:, embed:?capacity=64M, ring:/run/spillway/spillway.sock, \
-         nvme+tcp://host:4420 or nvme+tls://host:4421?certificate=..."
+         guest:, nvme+tcp://host:4420 or nvme+tls://host:4421?certificate=..."
     )]
     Url {
         /// The text.

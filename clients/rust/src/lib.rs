@@ -25,7 +25,7 @@ mod url;
 pub use embedded::Embedded;
 pub use error::Error;
 pub use nvme_tcp::store::NvmeTcp;
-pub use ring::{Ring, RingOptions};
+pub use ring::{Peer, Ring, RingOptions};
 pub use spillway_types::{
     Get, Key, Lifetime, PAGE_BYTES, PoolSpec, Put, Refusal, Sharing, Statistics, VALUE_BYTES_MAX,
 };

@@ -1,17 +1,16 @@
 //! The arguments of `loadmodule`: names and values in turn.
 
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use spillway_client::Url;
+use spillway_client::{Peer, Url};
 use spillway_types::parse_size;
 
 /// The parsed arguments of `loadmodule`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arguments {
-    /// The daemon's socket.
-    pub path: PathBuf,
+    /// The daemon of this host, or the agent of this guest.
+    pub peer: Peer,
     /// Shorter values stay in the server.
     pub min_bytes: u64,
     /// How long the server waits for an answer of the store.
@@ -29,7 +28,7 @@ pub struct Arguments {
 impl Default for Arguments {
     fn default() -> Self {
         Self {
-            path: "/run/spillway/spillway.sock".into(),
+            peer: Peer::Daemon("/run/spillway/spillway.sock".into()),
             min_bytes: 2048,
             deadline: Duration::from_secs(1),
             child_limit_bytes: 1 << 30,
@@ -51,7 +50,7 @@ impl Arguments {
             let Some(value) = pair.get(1) else { return Err(format!("{name} has no value")) };
             let value = String::from_utf8_lossy(value);
             match &*name {
-                "url" => arguments.path = socket(&value)?,
+                "url" => arguments.peer = peer(&value)?,
                 "min-bytes" => arguments.min_bytes = size(&name, &value)?,
                 "child-limit" => arguments.child_limit_bytes = size(&name, &value)?,
                 "deadline-ms" => arguments.deadline = deadline(&value)?,
@@ -68,12 +67,14 @@ impl Arguments {
     }
 }
 
-/// The socket that a URL names.
-fn socket(url: &str) -> Result<PathBuf, String> {
+/// What a URL names.
+fn peer(url: &str) -> Result<Peer, String> {
     match Url::from_str(url) {
-        Ok(Url::Ring { path }) => Ok(path),
+        Ok(Url::Ring { path }) => Ok(Peer::Daemon(path)),
+        Ok(Url::Guest { path, pages }) => Ok(Peer::Agent { path, pages }),
         Ok(_) => Err(format!(
-            "url {url}: the module needs a daemon of this host, as ring:/run/spillway/spillway.sock"
+            "url {url}: the module needs a daemon of this host, as ring:/run/spillway/spillway.sock, or of the host of \
+             this guest, as guest:"
         )),
         Err(error) => Err(format!("url: {error}")),
     }
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!(
             read,
             Ok(Arguments {
-                path: "/tmp/s.sock".into(),
+                peer: Peer::Daemon("/tmp/s.sock".into()),
                 min_bytes: 1,
                 deadline: Duration::from_millis(250),
                 child_limit_bytes: 64 << 20,
@@ -141,6 +142,8 @@ mod tests {
             })
         );
         assert_eq!(parse(&[]), Ok(Arguments::default()));
+        let in_a_guest = parse(&["url", "guest:/run/a?window=4M"]).unwrap();
+        assert_eq!(in_a_guest.peer, Peer::Agent { path: "/run/a".into(), pages: 2 });
     }
 
     #[test]
@@ -149,6 +152,7 @@ mod tests {
             (&["url"][..], "url has no value"),
             (&["url", "nonsense"], "names no store"),
             (&["url", "embed:"], "daemon of this host"),
+            (&["url", "nvme+tcp://blade"], "daemon of this host"),
             (&["min-bytes", "-1"], "min-bytes -1"),
             (&["deadline-ms", "0"], "1 to 60000"),
             (&["transparent", "maybe"], "yes or no"),

@@ -9,6 +9,9 @@ pub enum Error {
     /// There is no connection to the store.
     #[error("SPILL store is away")]
     Away,
+    /// The store can't be reached.
+    #[error("SPILL store is away: {0}")]
+    Connect(spillway_client::Error),
     /// The store answers, but a command's values did not arrive in the time that one command has.
     #[error("SPILL the store is too slow: the command's values did not arrive within deadline-ms")]
     Slow,

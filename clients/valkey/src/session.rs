@@ -1,10 +1,9 @@
 //! A connection to the store, and this server's pool there.
 
-use std::path::Path;
 use std::time::Duration;
 
 use spillway_client::{
-    Get, Key, Operation, Outcome, Pool, PoolSpec, Put, Ring, RingOptions, Store,
+    Get, Key, Operation, Outcome, Peer, Pool, PoolSpec, Put, Ring, RingOptions, Store,
 };
 use twox_hash::XxHash3_64;
 
@@ -69,16 +68,17 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects to the daemon that listens at `path`, and opens the pool with this identity. If it does not exist and
-    /// `make` is true, creates a new one. The daemon destroys the pool after the last process that holds it has ended.
+    /// Connects, and opens the pool with this identity. If it does not exist and `make` is true, creates a new one. The
+    /// daemon destroys the pool after the last process that holds it has ended. `deadline` limits the wait for the
+    /// connection, and for each answer.
     pub fn connect(
-        path: &Path,
+        peer: &Peer,
         deadline: Duration,
         wanted: Option<u128>,
         make: bool,
     ) -> Result<Self, Error> {
-        let options = RingOptions { timeout: deadline, ..RingOptions::default() };
-        let ring = Ring::connect_with(path, options).map_err(|_| Error::Away)?;
+        let options = RingOptions { timeout: deadline, ..RingOptions::of(peer) };
+        let ring = Ring::connect_to(peer.clone(), options).map_err(Error::Connect)?;
         let pools = ring.pools().map_err(Error::Store)?;
         let (pool, identity) = match pools.iter().find(|pool| Some(pool.identity) == wanted) {
             Some(info) => (info.pool, info.identity),

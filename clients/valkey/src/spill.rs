@@ -1,12 +1,12 @@
 //! The module's state: the connection to the store, and the values there.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, getpid};
+use spillway_client::Peer;
 
 use crate::arguments::Arguments;
 use crate::deadline::Deadline;
@@ -54,7 +54,7 @@ pub struct Counters {
 /// The state of the module.
 pub struct Spill {
     server: Pid,
-    path: PathBuf,
+    peer: Peer,
     min_bytes: u64,
     deadline: Duration,
     child_limit_bytes: u64,
@@ -87,7 +87,7 @@ pub fn spill() -> &'static Spill {
 pub fn start(arguments: Arguments) -> Result<(), String> {
     let spill = SPILL.get_or_init(|| Spill {
         server: getpid(),
-        path: arguments.path,
+        peer: arguments.peer,
         min_bytes: arguments.min_bytes.max(1),
         deadline: arguments.deadline,
         child_limit_bytes: arguments.child_limit_bytes,
@@ -100,16 +100,11 @@ pub fn start(arguments: Arguments) -> Result<(), String> {
         told_refused: AtomicBool::new(false),
         counters: Counters::default(),
     });
-    if let Err(error) = spill.connect() {
-        let path = spill.path.display();
-        log(
-            Level::Warning,
-            &format!(
-                "{error}: no daemon answers at {path}; values stay in the server until one does"
-            ),
-        );
+    let told = spill.connect().err().map(|error| error.to_string()).unwrap_or_default();
+    if !told.is_empty() {
+        log(Level::Warning, &format!("{told}; values stay in the server until it is back"));
     }
-    let keeper = thread::Builder::new().name("spillway".into()).spawn(|| spill.keep());
+    let keeper = thread::Builder::new().name("spillway".into()).spawn(|| spill.keep(told));
     keeper.map(|_| ()).map_err(|error| format!("no thread: {error}"))
 }
 
@@ -271,7 +266,10 @@ impl Spill {
 
     /// The connection of a child. It takes no lock, because a thread of the server may have held one at the fork.
     fn child(&self) -> &Result<Session, Error> {
-        CHILD.get_or_init(|| Session::connect(&self.path, self.deadline, self.wanted(), false))
+        CHILD.get_or_init(|| {
+            let session = Session::connect(&self.peer, self.deadline, self.wanted(), false);
+            session.inspect_err(|error| log(Level::Warning, &error.to_string()))
+        })
     }
 
     fn wanted(&self) -> Option<u128> {
@@ -336,7 +334,7 @@ impl Spill {
     /// Connects, and opens this server's pool or creates one.
     fn connect(&self) -> Result<(), Error> {
         let wanted = self.wanted();
-        let session = Session::connect(&self.path, self.deadline, wanted, true)?;
+        let session = Session::connect(&self.peer, self.deadline, wanted, true)?;
         let identity = session.identity();
         if wanted != Some(identity) {
             if wanted.is_some() {
@@ -351,12 +349,13 @@ impl Spill {
             self.identity[1].store((identity >> 64) as u64, Ordering::Release);
         }
         *self.session() = Some(Arc::new(session));
-        log(Level::Notice, &format!("connected to the store at {}", self.path.display()));
+        log(Level::Notice, &format!("connected to the store at {}", self.peer.path().display()));
         Ok(())
     }
 
-    /// The main loop of the module's thread: flushes, and connects again when the connection has ended.
-    fn keep(&self) {
+    /// The main loop of the module's thread: flushes, and connects again when the connection has ended. `told` is why
+    /// the log says that it can't connect.
+    fn keep(&self, mut told: String) {
         let mut looked = Instant::now();
         loop {
             let session = self.session().clone();
@@ -371,11 +370,19 @@ impl Spill {
                         }
                     }
                 }
-                None => {
-                    if self.connect().is_ok() {
+                None => match self.connect() {
+                    Ok(()) => {
+                        told.clear();
                         continue;
                     }
-                }
+                    Err(error) => {
+                        let why = error.to_string();
+                        if why != told {
+                            log(Level::Warning, &why);
+                            told = why;
+                        }
+                    }
+                },
             }
             self.rest();
         }

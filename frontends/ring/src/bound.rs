@@ -3,15 +3,16 @@
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use spillway_store::{PoolId, Store};
 
-/// Factor of the grace time for pools that were bound to an earlier server, because their clients must first notice the
-/// new daemon.
-const RESTART_FACTOR: u32 = 6;
+/// Factor of the grace time where the client did not end the connection, but has to find its way back first: its
+/// daemon was restarted, or its guest's agent has ended.
+const RETURN_FACTOR: u32 = 6;
 
 /// The bound pools of a server, over all its connections.
 #[derive(Debug)]
@@ -36,7 +37,7 @@ impl BoundPools {
     /// The pools of this store that were bound to an earlier server: they have no holders yet.
     pub fn new(store: &Store, grace: Duration) -> io::Result<Self> {
         let abandoned = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let until = Instant::now() + grace * RESTART_FACTOR;
+        let until = Instant::now() + grace * RETURN_FACTOR;
         let pools = store.bound_pools().into_iter().map(|pool| (pool, Holders::Nobody(until)));
         Ok(Self { grace, pools: Mutex::new(pools.collect()), abandoned })
     }
@@ -60,12 +61,12 @@ impl BoundPools {
         };
     }
 
-    /// Records that a connection that held `pool` has ended.
-    fn let_go(&self, pool: PoolId) {
+    /// Records that a connection that held `pool` has ended. The pool stays for `grace` if that was the last one.
+    fn let_go(&self, pool: PoolId, grace: Duration) {
         if let Some(holders) = self.pools().get_mut(&pool) {
             *holders = match *holders {
                 Holders::Connections(count) if count > 1 => Holders::Connections(count - 1),
-                _ => Holders::Nobody(Instant::now() + self.grace),
+                _ => Holders::Nobody(Instant::now() + grace),
             };
             // A full counter is still readable.
             let _ = rustix::io::write(&self.abandoned, &1_u64.to_ne_bytes());
@@ -107,13 +108,15 @@ impl BoundPools {
 #[derive(Debug)]
 pub struct HeldPools<'a> {
     all: &'a BoundPools,
+    /// Whether the connection ends though its client may still be there.
+    is_cut: &'a AtomicBool,
     pools: HashSet<PoolId>,
 }
 
 impl<'a> HeldPools<'a> {
-    /// An empty set.
-    pub fn new(all: &'a BoundPools) -> Self {
-        Self { all, pools: HashSet::new() }
+    /// An empty set, of a connection that sets `is_cut` if it ends though its client may still be there.
+    pub fn new(all: &'a BoundPools, is_cut: &'a AtomicBool) -> Self {
+        Self { all, is_cut, pools: HashSet::new() }
     }
 
     /// Binds a pool.
@@ -126,8 +129,29 @@ impl<'a> HeldPools<'a> {
 
 impl Drop for HeldPools<'_> {
     fn drop(&mut self) {
+        let factor = if self.is_cut.load(Ordering::Relaxed) { RETURN_FACTOR } else { 1 };
         for &pool in &self.pools {
-            self.all.let_go(pool);
+            self.all.let_go(pool, self.all.grace * factor);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_was_cut_off_has_more_time_to_come_back() {
+        let grace = Duration::from_secs(1000);
+        let abandoned = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let all = BoundPools { grace, pools: Mutex::default(), abandoned };
+        let pool = PoolId(7);
+        for (is_cut, factor) in [(false, 1), (true, 6)] {
+            let is_cut = AtomicBool::new(is_cut);
+            HeldPools::new(&all, &is_cut).add(pool);
+            let Holders::Nobody(until) = all.pools()[&pool] else { panic!("it has a holder") };
+            let left = until.saturating_duration_since(Instant::now());
+            assert!(left <= grace * factor && left > grace * factor - grace / 2, "{left:?}");
         }
     }
 }

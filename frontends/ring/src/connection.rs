@@ -20,7 +20,7 @@ use spillway_wire::nvme::Completion;
 use spillway_wire::ring::{Geometry, Hello, Reason, VERSION, WAKE, Welcome};
 
 use crate::account::Account;
-use crate::bound::BoundPools;
+use crate::bound::{BoundPools, HeldPools};
 use crate::execute::Session;
 use crate::pollers::{PollTime, Pollers};
 use crate::region::Region;
@@ -101,12 +101,14 @@ pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<()
         }
     };
     welcome(socket, geometry, shared.instance, file)?;
-    let ended = exchange(shared, socket, admitted, &region, &shared.stopping);
+    let (stop, is_cut) = (&shared.stopping, &shared.stopping);
+    let ended = exchange(shared, socket, admitted, &region, stop, is_cut);
     region.discard();
     ended
 }
 
-/// Serves the commands of a region, until the other end of `socket` is closed or `stop` is set.
+/// Serves the commands of a region, until the other end of `socket` is closed or `stop` is set. `is_cut` is set if the
+/// connection ends though its client may still be there.
 ///
 /// # Errors
 /// As [`serve`].
@@ -116,8 +118,10 @@ pub fn exchange(
     admitted: Admitted,
     region: &Region,
     stop: &AtomicBool,
+    is_cut: &AtomicBool,
 ) -> Result<(), Ended> {
-    let session = Session::new(&shared.store, admitted.client, &shared.bound);
+    let bound = HeldPools::new(&shared.bound, is_cut);
+    let session = Session::new(&shared.store, admitted.client, bound);
     let recorder = shared.latencies.recorder();
     let (taken, slept_since, timed) = (0, None, 0);
     Ring { shared, socket, region, session, stop, taken, slept_since, recorder, timed }.run()

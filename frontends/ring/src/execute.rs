@@ -10,7 +10,7 @@ use spillway_wire::kv::{
 };
 use spillway_wire::nvme::{Command, DataPointer, Direction, Status};
 
-use crate::bound::{BoundPools, HeldPools};
+use crate::bound::HeldPools;
 use crate::pools::PoolTable;
 use crate::region::Region;
 
@@ -73,10 +73,10 @@ impl From<Error> for Failed {
 }
 
 impl<'a> Session<'a> {
-    /// A new session for `client`.
-    pub fn new(store: &'a Store, client: ClientId, bound: &'a BoundPools) -> Self {
+    /// A new session for `client`, which holds the pools that it binds.
+    pub fn new(store: &'a Store, client: ClientId, bound: HeldPools<'a>) -> Self {
         let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
-        Self { store, client, pools, bound: HeldPools::new(bound), page }
+        Self { store, client, pools, bound, page }
     }
 
     /// For a command that stores a page: copies the page to a frame that can be published later. `None` for any other

@@ -34,6 +34,7 @@ pub struct Attached {
 #[derive(Debug, Default)]
 struct AttachedState {
     stop: AtomicBool,
+    is_cut: AtomicBool,
     is_broken: AtomicBool,
 }
 
@@ -44,6 +45,13 @@ impl Attached {
         self.state.stop.store(true, Ordering::Relaxed);
         // The reading side stays open: its end of file tells when the region is unmapped.
         let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+
+    /// [`Self::end`] without the program's wish: it may still be there and come back, so the pools that it bound stay
+    /// for longer.
+    pub fn cut(&self) {
+        self.state.is_cut.store(true, Ordering::Relaxed);
+        self.end();
     }
 
     /// Whether it ended because its client broke the protocol. Valid once the server's end of [`Self::socket`] is
@@ -95,7 +103,8 @@ impl Server {
             let _seat = seat;
             let socket = ours;
             let region = region;
-            let ended = exchange(&granted.shared, &socket, admitted, &region, &own.stop);
+            let ended =
+                exchange(&granted.shared, &socket, admitted, &region, &own.stop, &own.is_cut);
             drop(region);
             drop(granted);
             match ended {

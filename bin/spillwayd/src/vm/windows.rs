@@ -40,10 +40,19 @@ struct Window {
 }
 
 impl Window {
+    /// Ends it for its program.
     fn end(&mut self) {
         if self.ending.is_none() {
             self.ending = Some(Instant::now());
             self.ring.end();
+        }
+    }
+
+    /// Ends it though its program may still be there.
+    fn cut(&mut self) {
+        if self.ending.is_none() {
+            self.ending = Some(Instant::now());
+            self.ring.cut();
         }
     }
 }
@@ -131,7 +140,7 @@ impl Windows {
     }
 
     fn end_all(&mut self) {
-        self.open.values_mut().for_each(Window::end);
+        self.open.values_mut().for_each(Window::cut);
     }
 
     /// Forwards wake-ups to the guest, and reports windows that have ended.

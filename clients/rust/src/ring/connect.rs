@@ -17,8 +17,8 @@ use spillway_wire::ring::{Geometry, Hello, VERSION, Welcome};
 
 use crate::Error;
 
-/// The listener.
-#[derive(Clone, Debug)]
+/// What a [`Ring`](crate::Ring) connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// A daemon, at this socket.
     Daemon(PathBuf),
@@ -26,20 +26,22 @@ pub enum Peer {
     Agent {
         /// Its socket.
         path: PathBuf,
-        /// Huge pages of the first window.
+        /// Huge pages of 2 MiB of the first window, 1 to 9; the others have one. The first window limits the length of
+        /// values.
         pages: usize,
     },
 }
 
 impl Peer {
-    fn path(&self) -> &Path {
+    /// The socket.
+    pub fn path(&self) -> &Path {
         match self {
             Self::Daemon(path) | Self::Agent { path, .. } => path,
         }
     }
 
     /// The ring that fills a window of this many huge pages.
-    pub fn filling(&self, depth: u16, pages: usize) -> Result<Geometry, Error> {
+    pub(super) fn filling(&self, depth: u16, pages: usize) -> Result<Geometry, Error> {
         Geometry::filling(depth, pages).map_err(|_| Error::Connect {
             peer: self.path().display().to_string(),
             source: std::io::ErrorKind::InvalidInput.into(),
@@ -56,8 +58,8 @@ pub struct Connected {
     pub instance: u64,
 }
 
-/// Connects, sends the hello, and receives the region. `timeout` applies to the welcome, and stays
-/// set on the socket.
+/// Connects, sends the hello, and receives the region. `timeout` applies to the connection and to the welcome, and
+/// stays set on the socket.
 pub fn connect(
     peer: &Peer,
     depth: u16,
@@ -75,6 +77,8 @@ pub fn connect(
     };
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(io)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(timeout)).map_err(io)?;
+    // A listener that does not accept has room for some connections; a further one waits.
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout)).map_err(io)?;
     let address = SocketAddrUnix::new(path).map_err(io)?;
     rustix::net::connect(&socket, &address).map_err(io)?;
     // A client that is refused at once finds the socket closed, with the reason in it.

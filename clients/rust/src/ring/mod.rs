@@ -15,9 +15,12 @@ use spillway_wire::{kv, nvme};
 
 use crate::lists;
 use crate::{Error, Operation, Outcome, Pool, PoolInfo, Store};
-use connect::Peer;
+pub use connect::Peer;
 use lane::Lane;
 use lanes::Lanes;
+
+/// How long polling for an answer may pay off.
+const POLL: Duration = Duration::from_micros(50);
 
 /// Settings of a [`Ring`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +42,19 @@ impl Default for RingOptions {
         Self {
             depth: lane::SLOTS_MAX as u16,
             connections_max: cores.clamp(1, 8),
-            poll: Duration::from_micros(if cores > 1 { 50 } else { 0 }),
+            poll: if cores > 1 { POLL } else { Duration::ZERO },
             timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+impl RingOptions {
+    /// The defaults for a peer. In a guest with one processor a thread polls too, because the server runs on the
+    /// host's processors.
+    pub fn of(peer: &Peer) -> Self {
+        match peer {
+            Peer::Daemon(_) => Self::default(),
+            Peer::Agent { .. } => Self { poll: POLL, ..Self::default() },
         }
     }
 }
@@ -72,22 +86,26 @@ impl Ring {
     /// # Errors
     /// As for [`Self::connect`].
     pub fn connect_with(path: &Path, options: RingOptions) -> Result<Self, Error> {
-        let peer = Peer::Daemon(path.to_owned());
-        Ok(Self { path: path.to_owned(), lanes: Lanes::open(peer, options)? })
+        Self::connect_to(Peer::Daemon(path.to_owned()), options)
     }
 
     /// Connects a guest's program to the daemon on its host, through the agent that listens at `path` and windows in
-    /// this guest's memory. The first window has `pages` huge pages of 2 MiB, 1 to 9; the others have one. The first
-    /// window limits the length of values.
+    /// this guest's memory. For `pages`, see [`Peer::Agent`].
     ///
     /// # Errors
     /// As for [`Self::connect`].
     pub fn connect_from_guest(path: &Path, pages: usize) -> Result<Self, Error> {
-        // Poll even if this guest has a single processor, because the server runs on the host's.
-        let poll = Duration::from_micros(50);
-        let options = RingOptions { poll, ..RingOptions::default() };
         let peer = Peer::Agent { path: path.to_owned(), pages };
-        Ok(Self { path: path.to_owned(), lanes: Lanes::open(peer, options)? })
+        let options = RingOptions::of(&peer);
+        Self::connect_to(peer, options)
+    }
+
+    /// Connects to `peer` with the given settings, as [`Self::connect_with`].
+    ///
+    /// # Errors
+    /// As for [`Self::connect`].
+    pub fn connect_to(peer: Peer, options: RingOptions) -> Result<Self, Error> {
+        Ok(Self { path: peer.path().to_owned(), lanes: Lanes::open(peer, options)? })
     }
 
     /// The connected socket.
