@@ -1,6 +1,7 @@
-"""Chunks of LMCache through Spillway's connector and storage plug-in, run by the Python that LMCache is installed in:
+"""Chunks of LMCache through Spillway's connector and storage plug-in, or through LMCache's own RESP client, run by the Python
+that LMCache is installed in:
 
-    lmcache_chunks.py SCENARIO URL COUNT
+    lmcache_chunks.py SCENARIO URL COUNT        the connector's URL, or resp:ADDRESS:PORT
 
 Compares every byte. Stored chunks must be found; a missing chunk must be a miss."""
 
@@ -120,6 +121,10 @@ class Adapter:
 
 
 def connector(url, **other):
+    """What LMCache's configuration says of an adapter."""
+    if url.startswith("resp:"):
+        _, host, port = url.split(":")
+        return {"type": "resp", "host": host, "port": int(port), "num_workers": 2, **other}
     parameters = {"url": url, "workers": 2, "timeout_s": 30.0}
     return {"type": "native_plugin", "module_path": "spillway.lmcache", "class_name": "Connector",
             "adapter_params": parameters, **other}
