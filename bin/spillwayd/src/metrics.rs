@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use spillway_api::types::{LendStatus, VmList, VmStatus};
-use spillway_directory::ClientRegistry;
+use spillway_directory::{ClientRegistry, ProgramSeries};
 use spillway_manager::Policy;
 use spillway_metrics::{
     BuildSample, ClientSample, CommandSample, DiskSample, LendDeviceSample, LendPeerSample,
-    LendSample, PolicySample, RefusedSample, RespSample, Sample, SectionsSample, SharingSample,
-    StoreDiskSample, StoreSample, VmSample,
+    LendSample, PolicySample, ProgramSample, RefusedSample, RespSample, Sample, SectionsSample,
+    SharingSample, StoreDiskSample, StoreSample, VmSample,
 };
 use spillway_types::PAGE_BYTES;
 use spillway_vhost_user_blk::{Disk, GuestState};
@@ -86,14 +86,9 @@ pub fn text(
             floor_pages: client.floor_pages,
             weight: client.weight,
         });
-    let programs = client_registry.programs().into_iter().map(|program| ClientSample {
-        name: program.name,
-        statistics: program.statistics,
-        connections: program.connections,
-        in_flight_bytes: 0,
-        cap_pages: program.cap_pages,
-        floor_pages: program.floor_pages,
-        weight: program.weight,
+    let programs = client_registry.programs().into_iter().filter_map(|view| {
+        let ProgramSeries { program, number } = view.series?;
+        Some(ProgramSample { program, number, statistics: view.statistics })
     });
     let disks = disks.iter().map(|disk| {
         let its = disk.statistics();

@@ -90,7 +90,12 @@ impl Parts {
         store_disk::warn_of_room(&config.store, &memory.store);
         let client_registry =
             ClientRegistry::open(Arc::new(memory.store), memory.journal, clients.policy)?;
-        client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        let changes =
+            client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+        // Of a new store each client is new.
+        for line in changes.iter().filter(|_| client_registry.restarts() > 0) {
+            tracing::info!("{line}");
+        }
         let client_registry = Arc::new(client_registry);
         let memory = &config.memory;
         let (policy, interval_ms) =

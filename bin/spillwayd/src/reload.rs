@@ -190,7 +190,11 @@ fn put_in_force(
     guests: Option<&vm::Handle>,
 ) -> anyhow::Result<Reload> {
     let NewConfig { config, clients, program_pages, renewal, mut warnings } = new;
-    parts.client_registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+    let registry = &parts.client_registry;
+    let changes = registry.configure(&clients.clients, &clients.blocks, clients.policy)?;
+    for line in changes {
+        tracing::info!("{line}");
+    }
     let memory = &config.memory;
     let (policy, interval_ms) =
         configure_policy(&parts.client_registry, memory.policy(), memory.interval_ms)?;

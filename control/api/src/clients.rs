@@ -254,6 +254,7 @@ impl From<ClientView> for Client {
             domain: view.domain,
             shared: view.shared.into_iter().map(show_uuid).collect(),
             frozen: view.frozen,
+            metrics_number: view.series.map(|series| series.number),
             statistics: Statistics {
                 puts: view.statistics.puts,
                 puts_stored: view.statistics.puts_stored,

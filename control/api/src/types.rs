@@ -280,6 +280,9 @@ pub struct Client {
     pub shared: Vec<String>,
     /// Whether its puts are refused because it was exported.
     pub frozen: bool,
+    /// For a program: the label `number` of its metrics, whose label `program` is its name without the process id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics_number: Option<u32>,
     /// Its counters.
     pub statistics: Statistics,
 }

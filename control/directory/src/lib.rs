@@ -10,6 +10,7 @@
 mod access;
 mod block;
 mod blocks;
+mod changes;
 mod entry;
 mod error;
 mod journal;
@@ -36,4 +37,4 @@ pub use settings::{
 pub use spillway_wire::auth::SecretError;
 pub use stream::STREAM_VERSION;
 pub use transfer::Moved;
-pub use views::{BlockView, ClientView, Origin, PoolView, Refusals};
+pub use views::{BlockView, ClientView, Origin, PoolView, ProgramSeries, Refusals};

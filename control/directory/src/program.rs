@@ -6,7 +6,7 @@ use spillway_types::{ClientId, Limits, Orders, PROGRAM_PAGES_MIN, ProgramCounter
 
 use crate::journal::ProgramRecord;
 use crate::settings::{ClientChange, Who};
-use crate::views::{ClientView, Origin};
+use crate::views::{ClientView, Origin, ProgramSeries};
 
 /// Longest time until a program reports again, and so learns a new target, milliseconds.
 pub(crate) const REPORT_MS_MAX: u64 = 1000;
@@ -15,6 +15,7 @@ pub(crate) const REPORT_MS_MAX: u64 = 1000;
 #[derive(Debug)]
 pub(crate) struct Program {
     pub(crate) name: String,
+    pub(crate) series: ProgramSeries,
     pub(crate) id: ClientId,
     pub(crate) uid: u32,
     pub(crate) pid: i32,
@@ -100,6 +101,7 @@ impl Registry {
             frozen: false,
             statistics: program.counters.statistics(target_pages),
             reserve_pages: program.counters.reserve_pages,
+            series: Some(program.series.clone()),
         }
     }
 

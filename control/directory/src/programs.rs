@@ -3,6 +3,7 @@
 //! A program is listed while it is connected. An operator's settings of it are kept under its name, also across a
 //! restart of the daemon, until it has been gone for the grace period.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use spillway_types::{
@@ -13,7 +14,7 @@ use crate::error::Error;
 use crate::program::{Program, REPORT_MS_MAX};
 use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::ClientChange;
-use crate::views::ClientView;
+use crate::views::{ClientView, ProgramSeries};
 
 /// Most registered programs of a user.
 const PROGRAMS_OF_USER_MAX: usize = 32;
@@ -28,12 +29,22 @@ pub const fn is_program(id: ClientId) -> bool {
     id.0 >= IDS_START
 }
 
-/// A unique name for a program: its own name, as far as that is valid, and its process id.
-fn name(state: &RegistryState, who: &Registration<'_>) -> String {
+/// The program's own name, as far as that is valid, and a number.
+fn series(state: &RegistryState, who: &Registration<'_>) -> ProgramSeries {
     let good = |c: &char| c.is_ascii_alphanumeric() || "._+-".contains(*c);
-    let program: String = who.program.chars().filter(good).take(PROGRAM_NAME_MAX).collect();
-    let program = if program.is_empty() { "program" } else { &program };
-    let base = format!("{program}-{}", who.pid);
+    let mut program: String = who.program.chars().filter(good).take(PROGRAM_NAME_MAX).collect();
+    if program.is_empty() {
+        "program".clone_into(&mut program);
+    }
+    let of_name = state.programs.programs.iter().filter(|it| it.series.program == program);
+    let taken: HashSet<u32> = of_name.map(|it| it.series.number).collect();
+    let number = (1..).find(|number| !taken.contains(number)).unwrap_or(u32::MAX);
+    ProgramSeries { program, number }
+}
+
+/// A unique name for a program: its own name, and its process id.
+fn name(state: &RegistryState, program: &str, pid: i32) -> String {
+    let base = format!("{program}-{pid}");
     let mut name = base.clone();
     let mut number = 1;
     while state.find(&name).is_ok() || state.programs.has(&name) {
@@ -53,12 +64,14 @@ impl Programs for ClientRegistry {
         if of_user >= PROGRAMS_OF_USER_MAX {
             return Err(Denied::Connections);
         }
-        let name = name(&state, &who);
+        let series = series(&state, &who);
+        let name = name(&state, &series.program, who.pid);
         let registry = &mut state.programs;
         let id = ClientId(IDS_START + registry.ids);
         registry.ids += 1;
         let program = Program {
             name,
+            series,
             id,
             uid: who.uid,
             pid: who.pid,

@@ -9,6 +9,7 @@ use spillway_store::{ClientConfig, Store};
 use spillway_types::{ClientId, PoolId};
 
 use crate::block::Block;
+use crate::changes;
 use crate::entry::{Asked, Entry, check_name};
 use crate::error::Error;
 use crate::journal::{Journal, LoanRecord, ManagerRecord, Record};
@@ -177,7 +178,8 @@ impl ClientRegistry {
     }
 
     /// Applies the configuration file. A client that it no longer names becomes unnamed. A device
-    /// that it no longer names stays until it is destroyed.
+    /// that it no longer names stays until it is destroyed. Gives a line for each client and device that
+    /// this added or changed, and each client that it left out.
     ///
     /// # Errors
     /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],
@@ -187,7 +189,7 @@ impl ClientRegistry {
         clients: &[ClientSettings],
         blocks: &[BlockSettings],
         policy: Policy,
-    ) -> Result<(), Error> {
+    ) -> Result<Vec<String>, Error> {
         check(clients, blocks)?;
         let mut state = self.lock();
         // Changes that the store may refuse come first.
@@ -196,19 +198,29 @@ impl ClientRegistry {
             self.unmake(&mut state, before);
             return Err(error);
         }
+        let mut changes = Vec::new();
+        if state.policy != policy {
+            changes.push("the settings of unnamed clients are others".to_owned());
+        }
         state.policy = policy;
         for entry in &mut state.clients {
             let named = clients.iter().any(|client| client.name == entry.name);
             if entry.origin == Origin::Configured && !named {
-                tracing::info!(client = entry.name, "no longer in the configuration file");
+                let name = &entry.name;
+                changes.push(format!("client {name} is no longer in the configuration file"));
                 entry.origin = Origin::Unnamed;
                 entry.idle_since = Instant::now();
             }
         }
         for client in clients {
-            self.configure_client(&mut state, client)?;
+            changes.extend(self.configure_client(&mut state, client)?);
         }
-        state.remember()
+        changes.extend(state.clients[before.0..].iter().map(changes::added));
+        changes.extend(state.blocks[before.1..].iter().map(|block| {
+            format!("block device {} of client {} is added", block.record.name, block.record.client)
+        }));
+        state.remember()?;
+        Ok(changes)
     }
 
     /// Creates missing clients and devices.
@@ -236,12 +248,12 @@ impl ClientRegistry {
         }
     }
 
-    /// Applies the file's settings to an existing client.
+    /// Applies the file's settings to an existing client. Gives a line if that changes it.
     fn configure_client(
         &self,
         state: &mut RegistryState,
         settings: &ClientSettings,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<String>, Error> {
         let at = state.find(&settings.name)?;
         let entry = &mut state.clients[at];
         if entry.domain != settings.domain {
@@ -264,7 +276,7 @@ impl ClientRegistry {
         for &uuid in entry.shared.iter().filter(|uuid| !settings.shared.contains(uuid)) {
             self.store.revoke(entry.id, uuid);
         }
-        *entry = Entry {
+        let new = Entry {
             cap_pages,
             floor_pages,
             weight,
@@ -276,10 +288,11 @@ impl ClientRegistry {
             moving: std::mem::take(&mut entry.moving),
             ..Entry::new(entry.id, Origin::Configured, settings)
         };
+        let before = std::mem::replace(entry, new);
         for &uuid in &entry.shared {
             self.store.authorise(entry.id, uuid)?;
         }
-        Ok(())
+        Ok(changes::changed(&before, entry))
     }
 
     /// Adds a client while the daemon runs. It stays until it is removed.
@@ -457,6 +470,7 @@ impl ClientRegistry {
             frozen: entry.frozen,
             statistics: self.store.statistics(entry.id)?,
             reserve_pages: 0,
+            series: None,
         })
     }
 }

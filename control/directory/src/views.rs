@@ -17,6 +17,16 @@ pub enum Origin {
     Unnamed,
 }
 
+/// What tells a program's metrics from those of others. It has no process id: a series for each process that ever ran
+/// would be without bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramSeries {
+    /// The program's own name.
+    pub program: String,
+    /// From 1: the lowest that no other connected program of this name has.
+    pub number: u32,
+}
+
 /// A client.
 #[derive(Clone, Debug)]
 pub struct ClientView {
@@ -53,6 +63,8 @@ pub struct ClientView {
     /// For a program: the part of its budget that its evictor keeps free, in addition to its used
     /// pages.
     pub reserve_pages: u64,
+    /// For a program: what its metrics are called.
+    pub series: Option<ProgramSeries>,
 }
 
 /// A pool, as one client sees it.

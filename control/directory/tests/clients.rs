@@ -139,10 +139,14 @@ fn a_changed_file_changes_what_it_names_and_nothing_else() {
     registry.configure(std::slice::from_ref(&alice), &[], POLICY).unwrap();
     assert_eq!(target(), 10, "what was set by hand stays");
     let more = ClientSettings { target_pages: 60, ..alice.clone() };
-    registry.configure(&[more], &[], POLICY).unwrap();
+    let lines = registry.configure(std::slice::from_ref(&more), &[], POLICY).unwrap();
+    assert_eq!(lines, ["client alice: target 240.0 KiB (was 40.0 KiB)"]);
     assert_eq!(target(), 60);
+    assert!(registry.configure(&[more], &[], POLICY).unwrap().is_empty(), "nothing has changed");
     assert!(matches!(registry.remove_client("alice"), Err(Error::Configured(_))));
-    registry.configure(&[], &[], Policy { grace_s: 60, ..POLICY }).unwrap();
+    let lines = registry.configure(&[], &[], Policy { grace_s: 60, ..POLICY }).unwrap();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[1], "client alice is no longer in the configuration file");
     assert_eq!(registry.client("alice").unwrap().origin, Origin::Unnamed);
     registry.remove_client("alice").unwrap();
 }

@@ -51,6 +51,15 @@ fn a_program_has_a_name_of_its_own_and_no_part_in_the_store() {
         assert_eq!((view.id, view.who, view.cap_pages), (id, Who::Program(pid), 5000));
     }
     assert_eq!(registry.programs().len(), 4);
+    let series = |name: &str| registry.client(name).unwrap().series.unwrap();
+    let (first, second) = (series("python3-7"), series("python3-7-2"));
+    assert_eq!((first.program.as_str(), first.number), ("python3", 1));
+    assert_eq!((second.program.as_str(), second.number), ("python3", 2));
+    registry.leave(registry.client("python3-7").unwrap().id);
+    registry.register(who(1, 11, "python3")).unwrap();
+    assert_eq!(series("python3-11"), first, "a number that has become free is used again");
+    registry.leave(registry.client("python3-11").unwrap().id);
+    registry.register(who(1, 7, "python3")).unwrap();
     assert!(registry.clients().unwrap().is_empty(), "no client of the store comes of it");
     let taken = ClientSettings {
         name: "python3-7".into(),

@@ -280,7 +280,7 @@ pub(crate) fn admin(
     let store = &context.target.store;
     let room = command.data.bytes as usize;
     let outcome = match command.opcode {
-        kv::admin::CREATE_POOL => create(store, client, data),
+        kv::admin::CREATE_POOL => create(context.target, client, data),
         kv::admin::JOIN_POOL => join(store, client, data),
         kv::admin::DESTROY_POOL => destroy(context.target, client, command.namespace),
         kv::admin::STATISTICS => match store.statistics(client.id) {
@@ -318,11 +318,14 @@ fn entries(context: &Context<'_>, client: &ProvenClient) -> impl Iterator<Item =
     })
 }
 
-fn create(store: &Store, client: &ProvenClient, data: &[u8]) -> Outcome {
+fn create(target: &Target, client: &ProvenClient, data: &[u8]) -> Outcome {
+    let store = &target.store;
     let data = data.first_chunk().ok_or(Status::DATA_LENGTH.finally())?;
     let CreatePool(spec) = CreatePool::decode(data).map_err(|_| Status::INVALID_FIELD.finally())?;
     let pool = store.create_pool(client.id, spec).map_err(|error| store_failure(&error))?;
-    number(store, client, pool)
+    let number = number(store, client, pool)?;
+    target.pool_log.line(format_args!("client {}: pool {number} is made", client.id.0));
+    Ok(number)
 }
 
 fn join(store: &Store, client: &ProvenClient, data: &[u8]) -> Outcome {
@@ -352,5 +355,8 @@ fn destroy(target: &Target, client: &ProvenClient, number: u32) -> Outcome {
         Sharing::Private => store.destroy_pool(pool.id),
         Sharing::Shared { .. } => store.leave_pool(pool.id),
     };
-    done.map(|()| 0).map_err(|error| store_failure(&error))
+    done.map_err(|error| store_failure(&error))?;
+    let line = format_args!("client {}: pool {number} is given up", client.id.0);
+    target.pool_log.line(line);
+    Ok(0)
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use spillway_block::Exports;
-use spillway_serving::{CommandKind, Latencies, Recorder};
+use spillway_serving::{CommandKind, Latencies, PoolLog, Recorder};
 use spillway_store::Store;
 use spillway_types::{Access, Admitted, ClientId, Identity, PoolId};
 use spillway_wire::fabrics::DISCOVERY_NQN;
@@ -37,6 +37,7 @@ pub struct Target {
     pub(crate) exports: Arc<dyn Exports>,
     pub(crate) config: Config,
     pub(crate) controllers: Controllers,
+    pub(crate) pool_log: PoolLog,
     latencies: Arc<Latencies>,
     pools_nqn: String,
     blocks_nqn: String,
@@ -74,6 +75,7 @@ impl Target {
             pools_nqn: config.pools_nqn(),
             blocks_nqn: config.blocks_nqn(),
             config,
+            pool_log: PoolLog::new("NVMe/TCP"),
             latencies: Arc::new(Latencies::new(COMMANDS)),
             quotas: Quotas::default(),
             damaged: AtomicU64::new(0),

@@ -48,6 +48,10 @@ impl Connection {
         self.peer.pid
     }
 
+    pub fn uid(&self) -> u32 {
+        self.peer.uid
+    }
+
     /// Whether its hello is overdue.
     pub fn is_late(&self) -> bool {
         self.program.is_none() && self.since.elapsed() > HELLO_TIMEOUT

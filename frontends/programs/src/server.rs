@@ -4,13 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use spillway_platform::sys::peer_credentials;
-use spillway_types::{ConnectionSlots, Peer, Programs, Seldom, SlotLimits};
+use spillway_serving::Complaints;
+use spillway_types::{ConnectionSlots, Peer, Programs, SlotLimits};
 use spillway_wire::programs::{Answer, Reason};
 
 use crate::connection::{Connection, Next};
@@ -61,9 +62,7 @@ impl Server {
             connections: Vec::new(),
             slots,
             last: 0,
-            began: Instant::now(),
-            refusals: Seldom::default(),
-            shortages: Seldom::default(),
+            complaints: Complaints::new("programs"),
         };
         let thread =
             thread::Builder::new().name("programs".into()).spawn(move || event_loop.run())?;
@@ -90,16 +89,14 @@ struct EventLoop {
     slots: ConnectionSlots,
     /// Number of the last connection.
     last: u64,
-    began: Instant,
-    refusals: Seldom,
-    /// Limits lines about shortages. Separate from `refusals`, so that neither hides the other.
-    shortages: Seldom,
+    complaints: Complaints,
 }
 
 impl EventLoop {
     fn run(mut self) {
         loop {
             let Some(ready) = self.wait() else { return };
+            self.complaints.sum_up();
             let mut at = 0;
             // The connections are in the order of the polled descriptors, so none may be removed before its turn.
             self.connections.retain_mut(|connection| {
@@ -118,10 +115,7 @@ impl EventLoop {
                 };
                 let Next::End(why) = next else { return true };
                 self.slots.leave(connection.number);
-                let why = why.filter(|_| {
-                    let known = connection.program.is_some();
-                    known || self.refusals.line(self.began.elapsed().as_millis() as u64).is_some()
-                });
+                let why = why.filter(|_| self.complaints.line(Peer::User(connection.uid())));
                 part(connection, why, &*self.programs);
                 false
             });
@@ -155,7 +149,7 @@ impl EventLoop {
             Ok(socket) => self.take(socket),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(error) => {
-                if let Some(others) = self.shortages.line(self.began.elapsed().as_millis() as u64) {
+                if let Some(others) = self.complaints.shortage() {
                     tracing::warn!(%error, others, "a program can't be accepted");
                 }
                 thread::sleep(SHORTAGE_PAUSE);
@@ -176,10 +170,9 @@ impl EventLoop {
         if let Some(number) = displaced {
             self.connections.retain(|connection| connection.number != number);
             self.slots.leave(number);
-            if let Some(others) = self.refusals.line(self.began.elapsed().as_millis() as u64) {
+            if self.complaints.line(Peer::User(peer.uid)) {
                 tracing::warn!(
                     uid = peer.uid,
-                    others,
                     "programs: connections without a hello were closed in favour of newer ones"
                 );
             }
@@ -199,7 +192,8 @@ impl Drop for EventLoop {
 /// Ends the registration of a connection, and logs the reason if there is one.
 fn part(connection: &Connection, why: Option<&str>, programs: &dyn Programs) {
     if let Some(why) = why {
-        tracing::warn!(pid = connection.pid(), why, "a program is no longer counted");
+        let (uid, pid) = (connection.uid(), connection.pid());
+        tracing::warn!(uid, pid, why, "a program is no longer counted");
     }
     if let Some(program) = connection.program {
         programs.leave(program);

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use spillway_serving::PoolLog;
 use spillway_store::{ClientId, Key, Lifetime, PoolId, PoolInfo, PoolSpec, Put, Sharing, Store};
 
 use crate::database::Database;
@@ -30,6 +31,7 @@ pub struct Keyspace {
     store: Arc<Store>,
     client: ClientId,
     lifetime: Lifetime,
+    pool_log: Arc<PoolLog>,
     databases: Mutex<Vec<Option<Arc<Database>>>>,
 }
 
@@ -147,6 +149,8 @@ impl Keyspace {
 
     fn make(&self, number: u32) -> Result<(PoolId, u64), Trouble> {
         let seed = random();
+        self.pool_log
+            .line(format_args!("client {}: a pool is made for database {number}", self.client.0));
         if self.lifetime == Lifetime::Ephemeral {
             let uuid = self.uuid(number);
             self.store.authorise(self.client, uuid)?;
@@ -173,13 +177,15 @@ impl Keyspace {
 pub struct Keyspaces {
     store: Arc<Store>,
     lifetime: Lifetime,
+    pool_log: Arc<PoolLog>,
     clients: Mutex<HashMap<ClientId, Arc<Keyspace>>>,
 }
 
 impl Keyspaces {
     /// An empty set of databases in `store`.
     pub fn new(store: Arc<Store>, lifetime: Lifetime) -> Self {
-        Self { store, lifetime, clients: Mutex::default() }
+        let pool_log = Arc::new(PoolLog::new("RESP"));
+        Self { store, lifetime, pool_log, clients: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<ClientId, Arc<Keyspace>>> {
@@ -198,6 +204,7 @@ impl Keyspaces {
                 store: Arc::clone(&self.store),
                 client,
                 lifetime: self.lifetime,
+                pool_log: Arc::clone(&self.pool_log),
                 databases: Mutex::new(vec![None; DATABASES_MAX as usize]),
             })
         };

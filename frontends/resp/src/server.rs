@@ -9,12 +9,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
 use spillway_platform::sys::peer_credentials;
+use spillway_serving::Complaints;
 use spillway_store::Store;
 use spillway_tls::ServerSettings;
-use spillway_types::{Access, Peer, Seldom};
+use spillway_types::{Access, Peer, Whose};
 
 use crate::config::Config;
 use crate::connection::Connection;
@@ -180,15 +181,15 @@ impl Acceptor {
     }
 
     fn run(&self) {
-        let mut refusals = Seldom::default();
+        let complaints = &self.shared.complaints;
         while !self.stops.is_so.load(Ordering::Acquire) {
             match self.accept() {
-                Ok(true) => {}
-                Ok(false) => {
-                    if let Some(others) = refusals.line(unix_ms()) {
-                        let most = self.shared.config.connections_max;
+                Ok(None) => {}
+                Ok(Some(peer)) => {
+                    if complaints.line(peer) {
+                        let (most, peer) = (self.shared.config.connections_max, Whose::Peer(peer));
                         tracing::warn!(
-                            others,
+                            %peer,
                             most,
                             "RESP: too many connections: one was refused, or gave way"
                         );
@@ -197,25 +198,29 @@ impl Acceptor {
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(Error::Io(error)) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "no RESP connection could be accepted");
+                    if let Some(others) = complaints.shortage() {
+                        tracing::warn!(%error, others, "no RESP connection could be accepted");
+                    }
                     thread::sleep(ACCEPT_PAUSE);
                 }
             }
         }
     }
 
-    /// Waits for a connection, or for the stop of the server.
+    /// Waits for a connection, or for the stop of the server, at most [`Complaints::SUM_INTERVAL`].
     fn wait(&self) {
         let mut ready = [
             PollFd::new(&self.listener, PollFlags::IN),
             PollFd::new(&self.stops.wake, PollFlags::IN),
         ];
         // The loop checks again, also after an interruption.
-        let _ = poll(&mut ready, None);
+        let most = Timespec::try_from(Complaints::SUM_INTERVAL).ok();
+        let _ = poll(&mut ready, most.as_ref());
+        self.shared.complaints.sum_up();
     }
 
-    /// Accepts the next connection. False if it was refused, or if it replaced another.
-    fn accept(&self) -> Result<bool, Error> {
+    /// Accepts the next connection. Gives its peer if it was refused, or if it replaced another.
+    fn accept(&self) -> Result<Option<Peer>, Error> {
         let mut described = Described { version: 2, began_ms: unix_ms(), ..Described::default() };
         let (socket, peer, origin, tls) = match &self.listener {
             Listener::Unix(listener) => {
@@ -244,14 +249,14 @@ impl Acceptor {
         let Ok(gave_way) = self.shared.places.enter(id, peer, &socket) else {
             // The peer gets the error if the socket takes it at once.
             let _ = rustix::io::write(&*socket, b"-ERR max number of clients reached\r\n");
-            return Ok(false);
+            return Ok(Some(peer));
         };
         let connection = Connection::new(Session::new(id, origin, described));
         let count = |inbox: &Arc<Inbox>| inbox.count.load(Ordering::Relaxed);
         if let Some(idlest) = self.inboxes.iter().min_by_key(|inbox| count(inbox)) {
-            idlest.push(Accepted { transport, connection });
+            idlest.push(Accepted { transport, connection, peer });
         }
-        Ok(!gave_way)
+        Ok(gave_way.then_some(peer))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use spillway_serving::{CommandKind, Latencies};
+use spillway_serving::{CommandKind, Complaints, Latencies};
 use spillway_store::Store;
 use spillway_types::{Access, ClientId};
 
@@ -74,6 +74,8 @@ pub struct Shared {
     pub counters: Counters,
     /// The latencies of commands.
     pub latencies: Arc<Latencies>,
+    /// Limits the log lines that peers cause.
+    pub complaints: Complaints,
     /// The time at which the server began.
     pub began: Instant,
 }
@@ -95,6 +97,7 @@ impl Shared {
             sessions: Sessions::default(),
             counters: Counters::default(),
             latencies: Arc::new(Latencies::new(COMMANDS)),
+            complaints: Complaints::new("RESP"),
             began: Instant::now(),
         }
     }

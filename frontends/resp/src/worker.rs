@@ -12,7 +12,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
 use spillway_serving::Recorder;
-use spillway_types::Seldom;
+use spillway_types::{Peer, Whose};
 
 use crate::connection::Connection;
 use crate::error::Error;
@@ -41,6 +41,8 @@ pub struct Accepted {
     pub transport: Transport,
     /// The state of its protocol.
     pub connection: Connection,
+    /// Where it comes from.
+    pub peer: Peer,
 }
 
 /// The part of a worker that other threads use.
@@ -97,6 +99,7 @@ enum Wait {
 struct Served {
     transport: Transport,
     connection: Connection,
+    peer: Peer,
     /// Whether the TLS handshake is complete, and the peer was identified by its origin.
     has_begun: bool,
     /// The event that is registered with epoll.
@@ -124,8 +127,6 @@ pub struct Worker {
     spare: Spare,
     recorder: Recorder,
     ticked_ms: u64,
-    /// Limits log lines about failed connections.
-    failures: Seldom,
 }
 
 impl Worker {
@@ -151,7 +152,6 @@ impl Worker {
             again: Vec::new(),
             spare: Spare { input: vec![0; LENT_BYTES], output: Vec::new() },
             ticked_ms: 0,
-            failures: Seldom::default(),
         })
     }
 
@@ -190,7 +190,7 @@ impl Worker {
     fn take_in(&mut self, now_ms: u64) {
         let new =
             std::mem::take(&mut *self.inbox.new.lock().unwrap_or_else(PoisonError::into_inner));
-        for Accepted { transport, connection } in new {
+        for Accepted { transport, connection, peer } in new {
             let place = self.free.pop().unwrap_or_else(|| {
                 self.served.push(None);
                 self.served.len() - 1
@@ -199,7 +199,7 @@ impl Worker {
             let added = epoll::add(&self.epoll, &transport, data, epoll::EventFlags::IN);
             connection.session.tell(&self.shared);
             let (has_begun, waits) = (false, Wait::In);
-            let served = Served { transport, connection, has_begun, waits, moved_ms: now_ms };
+            let served = Served { transport, connection, peer, has_begun, waits, moved_ms: now_ms };
             self.served[place] = Some(Box::new(served));
             match added {
                 Ok(()) => self.turn(place, now_ms),
@@ -241,8 +241,9 @@ impl Worker {
         match error {
             None => served.transport.end(),
             Some(error) => {
-                if let Some(others) = self.failures.line(unix_ms()) {
-                    tracing::info!(%error, id, others, "a RESP connection ended");
+                if self.shared.complaints.line(served.peer) {
+                    let peer = Whose::Peer(served.peer);
+                    tracing::info!(%error, id, %peer, "a RESP connection ended");
                 }
             }
         }

@@ -8,6 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use spillway_serving::PoolLog;
 use spillway_store::{PoolId, Store};
 
 /// Factor of the grace time where the client did not end the connection, but has to find its way back first: its
@@ -74,7 +75,7 @@ impl BoundPools {
     }
 
     /// Destroys the pools whose time without a holder has passed. Returns whether other pools without a holder remain.
-    pub fn sweep(&self, store: &Store) -> bool {
+    pub fn sweep(&self, store: &Store, log: &PoolLog) -> bool {
         // Fails if a timeout caused the call: there is nothing to read then.
         let _ = rustix::io::read(&self.abandoned, &mut [0; 8]);
         let mut abandoned = Vec::new();
@@ -91,10 +92,10 @@ impl BoundPools {
         for pool in abandoned {
             // The client may have destroyed the pool already, or the client may have been removed with all its pools.
             match store.destroy_pool(pool) {
-                Ok(_) => tracing::info!(
-                    pool = pool.0,
-                    "a pool outlived the connections that bound it, and is destroyed"
-                ),
+                Ok(_) => log.line(format_args!(
+                    "pool {} outlived the connections that bound it, and is destroyed",
+                    pool.0
+                )),
                 Err(error) => {
                     tracing::debug!(pool = pool.0, %error, "a bound pool is gone already")
                 }

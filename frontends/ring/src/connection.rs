@@ -12,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
 };
-use spillway_serving::{CommandKind, Latencies, Recorder};
+use spillway_serving::{CommandKind, Latencies, PoolLog, Recorder};
 use spillway_store::Store;
 use spillway_types::Admitted;
 use spillway_wire::kv::io;
@@ -47,6 +47,7 @@ pub struct Shared {
     pub bound: BoundPools,
     pub pollers: Pollers,
     pub latencies: Arc<Latencies>,
+    pub pool_log: PoolLog,
     /// Distinguishes this server from all others; see [`Welcome::Granted`].
     pub instance: u64,
     /// Set when the server ends.
@@ -121,7 +122,7 @@ pub fn exchange(
     is_cut: &AtomicBool,
 ) -> Result<(), Ended> {
     let bound = HeldPools::new(&shared.bound, is_cut);
-    let session = Session::new(&shared.store, admitted.client, bound);
+    let session = Session::new(&shared.store, admitted.client, bound, &shared.pool_log);
     let recorder = shared.latencies.recorder();
     let (taken, slept_since, timed) = (0, None, 0);
     Ring { shared, socket, region, session, stop, taken, slept_since, recorder, timed }.run()

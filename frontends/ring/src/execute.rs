@@ -1,6 +1,7 @@
 //! Checks and executes commands that were copied from the region. The data to which a command refers may
 //! still change at any time.
 
+use spillway_serving::PoolLog;
 use spillway_store::{
     ClientId, Error, Filled, Get, Key, PageBuf, PoolId, Put, Refusal, Shown, Store, Value,
 };
@@ -24,6 +25,7 @@ pub struct Session<'a> {
     client: ClientId,
     pools: PoolTable,
     bound: HeldPools<'a>,
+    log: &'a PoolLog,
     /// Buffer for values of up to a page, copied from the region before they are examined, and for
     /// unpacked pages before they are copied to it.
     page: Box<PageBuf>,
@@ -74,9 +76,9 @@ impl From<Error> for Failed {
 
 impl<'a> Session<'a> {
     /// A new session for `client`, which holds the pools that it binds.
-    pub fn new(store: &'a Store, client: ClientId, bound: HeldPools<'a>) -> Self {
+    pub fn new(store: &'a Store, client: ClientId, bound: HeldPools<'a>, log: &'a PoolLog) -> Self {
         let (pools, page) = (PoolTable::default(), Box::new(PageBuf::ZERO));
-        Self { store, client, pools, bound, page }
+        Self { store, client, pools, bound, log, page }
     }
 
     /// For a command that stores a page: copies the page to a frame that can be published later. `None` for any other
@@ -303,7 +305,9 @@ impl<'a> Session<'a> {
         let sent = self.sent::<{ CreatePool::BYTES }>(region, command)?;
         let CreatePool(spec) = CreatePool::decode(&sent).map_err(Error::from)?;
         let pool = self.store.create_pool(self.client, spec)?;
-        self.number(pool)
+        let number = self.number(pool)?;
+        self.log.line(format_args!("client {}: pool {number} is made", self.client.0));
+        Ok(number)
     }
 
     fn destroy_pool(&mut self, command: &Command) -> Outcome {
@@ -312,6 +316,8 @@ impl<'a> Session<'a> {
             Err(Error::WrongSharing) => self.store.leave_pool(pool)?,
             done => done?,
         }
+        let number = command.namespace;
+        self.log.line(format_args!("client {}: pool {number} is given up", self.client.0));
         Ok(0)
     }
 

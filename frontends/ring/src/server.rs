@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
@@ -17,9 +17,9 @@ use rustix::net::{
     shutdown, socket_with,
 };
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
-use spillway_serving::Latencies;
+use spillway_serving::{Complaints, Latencies, PoolLog};
 use spillway_store::Store;
-use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Seldom};
+use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Peer};
 use spillway_wire::ring::Reason;
 
 use crate::account::Account;
@@ -165,9 +165,10 @@ impl Server {
             bound,
             pollers: Pollers::new(config.pollers_max, config.poll),
             latencies: Arc::new(Latencies::new(COMMANDS)),
+            pool_log: PoolLog::new("ring"),
             stopping: AtomicBool::new(false),
         });
-        let complaints = Arc::new(Complaints::new());
+        let complaints = Arc::new(Complaints::new("ring"));
         let open = Arc::new(Open::default());
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let acceptor = Acceptor {
@@ -179,7 +180,6 @@ impl Server {
             stop: stop.try_clone()?,
             last: 0,
             complaints,
-            shortages: Complaints::new(),
         };
         let acceptor =
             thread::Builder::new().name("ring-accept".into()).spawn(move || acceptor.run())?;
@@ -236,46 +236,28 @@ struct Acceptor {
     /// Number of the last connection.
     last: u64,
     complaints: Arc<Complaints>,
-    /// Limits lines about shortages. Separate from `complaints`, so that neither hides the other.
-    shortages: Complaints,
-}
-
-/// Limits log lines about failing connections, because any user can cause any number of them.
-#[derive(Debug)]
-struct Complaints {
-    began: Instant,
-    lines: Mutex<Seldom>,
-}
-
-impl Complaints {
-    fn new() -> Self {
-        Self { began: Instant::now(), lines: Mutex::default() }
-    }
-
-    /// If a line may be written now, the number of lines left out since the last one.
-    fn line(&self) -> Option<u64> {
-        let now_ms = self.began.elapsed().as_millis() as u64;
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).line(now_ms)
-    }
 }
 
 impl Acceptor {
     fn run(mut self) {
+        let sum_interval = Timespec::try_from(Complaints::SUM_INTERVAL).ok();
         while !self.shared.stopping.load(Ordering::Relaxed) {
+            self.complaints.sum_up();
             let bound = &self.shared.bound;
-            let waiting = bound.sweep(&self.shared.store);
+            let waiting = bound.sweep(&self.shared.store, &self.shared.pool_log);
             let mut ready = [
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.stop, PollFlags::IN),
                 PollFd::new(bound.abandoned(), PollFlags::IN),
             ];
-            let polled = poll(&mut ready, waiting.then_some(&SWEEP_INTERVAL));
+            let timeout = if waiting { Some(&SWEEP_INTERVAL) } else { sum_interval.as_ref() };
+            let polled = poll(&mut ready, timeout);
             let accepted = polled.and_then(|_| accept_with(&self.listener, SocketFlags::CLOEXEC));
             match accepted {
                 Ok(socket) => self.take(socket),
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
-                    if let Some(others) = self.shortages.line() {
+                    if let Some(others) = self.complaints.shortage() {
                         tracing::warn!(%error, others, "the ring can't accept a connection");
                     }
                     thread::sleep(SHORTAGE_PAUSE);
@@ -288,16 +270,16 @@ impl Acceptor {
     fn take(&mut self, socket: OwnedFd) {
         let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
         if let Some(why) = self.open.is_full_for(uid, &self.config) {
-            if let Some(others) = self.complaints.line() {
-                tracing::warn!(uid, pid, others, "{why}");
+            if self.complaints.line(Peer::User(uid)) {
+                tracing::warn!(uid, pid, "{why}");
             }
             return refuse(socket.as_fd(), Reason::Connections);
         }
         let admitted = match self.access.admit(Identity::Peer { uid, gid, pid }) {
             Ok(admitted) => admitted,
             Err(why) => {
-                if let Some(others) = self.complaints.line() {
-                    tracing::warn!(uid, pid, %why, others, "a client of the ring is turned away");
+                if self.complaints.line(Peer::User(uid)) {
+                    tracing::warn!(uid, pid, %why, "a client of the ring is turned away");
                 }
                 return refuse(socket.as_fd(), reason(why));
             }
@@ -317,10 +299,12 @@ impl Acceptor {
         let refused = socket.clone();
         let started = thread.stack_size(STACK_BYTES).spawn(move || {
             let _seat = seat;
-            attend(&shared, &socket, admitted, pid, &complaints);
+            attend(&shared, &socket, admitted, (uid, pid), &complaints);
         });
         if let Err(error) = started {
-            tracing::warn!(%error, "there is no thread for a connection of the ring");
+            if let Some(others) = self.complaints.shortage() {
+                tracing::warn!(%error, others, "there is no thread for a connection of the ring");
+            }
             refuse(refused.as_fd(), Reason::Failed);
         }
     }
@@ -338,7 +322,7 @@ fn attend(
     shared: &Shared,
     socket: &OwnedFd,
     admitted: Admitted,
-    pid: i32,
+    (uid, pid): (u32, i32),
     complaints: &Complaints,
 ) {
     let client = admitted.client.0;
@@ -347,17 +331,19 @@ fn attend(
         tracing::debug!(client, pid, "a ring is closed");
         return;
     };
-    let Some(others) = complaints.line() else { return };
+    if !complaints.line(Peer::User(uid)) {
+        return;
+    }
     match ended {
         Ended::Refused(reason) => {
-            tracing::warn!(client, pid, why = reason.text(), others, "a client gets no ring");
+            tracing::warn!(client, pid, why = reason.text(), "a client gets no ring");
         }
         Ended::Protocol(why) => {
             let line = "a ring is closed: its client broke the protocol";
-            tracing::warn!(client, pid, why, others, "{line}");
+            tracing::warn!(client, pid, why, "{line}");
         }
         Ended::Failed(error) => {
-            tracing::warn!(client, pid, %error, others, "a ring is closed");
+            tracing::warn!(client, pid, %error, "a ring is closed");
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Sample {
     /// Each client.
     pub clients: Vec<ClientSample>,
     /// Each paged program of this host; its counters are those of its local frames.
-    pub programs: Vec<ClientSample>,
+    pub programs: Vec<ProgramSample>,
     /// Each tmem disk.
     pub disks: Vec<DiskSample>,
     /// The RESP front end, if it has a socket.
@@ -190,6 +190,17 @@ pub struct ClientSample {
     pub floor_pages: u64,
     /// The weight of its waiting time; 1 by default.
     pub weight: u32,
+}
+
+/// A paged program.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramSample {
+    /// Its own name, without its process id.
+    pub program: String,
+    /// Which of the running programs of this name, from 1.
+    pub number: u32,
+    /// Its counters.
+    pub statistics: Statistics,
 }
 
 /// A tmem disk at one moment, in blocks of a page, except the errors.
@@ -401,7 +412,7 @@ pub(crate) const CLIENT: [Metric<ClientSample>; 19] = [
 ];
 
 /// Metrics of each paged program.
-pub(crate) const PROGRAM: [Metric<ClientSample>; 6] = [
+pub(crate) const PROGRAM: [Metric<ProgramSample>; 6] = [
     gauge("spillway_program_local_bytes", "Pages of the program that are resident.", |p| {
         pages(p.statistics.used_pages)
     }),

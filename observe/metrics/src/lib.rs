@@ -17,8 +17,8 @@ mod render;
 mod resp;
 
 pub use catalogue::{
-    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, Sample, SharingSample,
-    StoreDiskSample, StoreSample,
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, ProgramSample, Sample,
+    SharingSample, StoreDiskSample, StoreSample,
 };
 pub use command::CommandSample;
 pub use guests::{SectionsSample, VmSample};

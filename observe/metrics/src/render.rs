@@ -74,7 +74,8 @@ pub fn render(sample: &Sample) -> String {
     for metric in &PROGRAM {
         head(&mut out, metric);
         for program in &sample.programs {
-            let label = format!("{{program=\"{}\"}}", escaped(&program.name));
+            let name = escaped(&program.program);
+            let label = format!("{{program=\"{name}\",number=\"{}\"}}", program.number);
             line(&mut out, metric, &label, (metric.value)(program));
         }
     }
@@ -207,7 +208,11 @@ pub fn document() -> String {
     table(&mut out, &COMMAND);
     out.push_str("\n## Each client\n\nThe label `client` is its name.\n\n");
     table(&mut out, &CLIENT);
-    out.push_str("\n## Each paged program\n\nThe label `program` is its name.\n\n");
+    out.push_str(
+        "\n## Each paged program\n\nThe label `program` is its name without the process id. The label `number` tells running\n\
+         programs of one name apart: `spillway client list -o json` shows it as `metrics_number`. A later\n\
+         program gets a number that has become free, and its counters begin at 0.\n\n",
+    );
     table(&mut out, &PROGRAM);
     out.push_str("\n## Each tmem disk\n\nThe label `disk` is its name.\n\n");
     table(&mut out, &DISK);
