@@ -92,6 +92,8 @@ fn compare(
     let miss_us = (scenario.costs.disk_read_ns / 1000) as u32;
     let utility = Policy::Utility(Utility { miss_us, ..Utility::default() });
     let ours = go(Who::Policy(utility))?;
+    let even = Utility { miss_us, fairness_percent: 100, ..Utility::default() };
+    let even = go(Who::Policy(Policy::Utility(even)))?;
     let unknown = go(Who::Policy(Policy::Utility(Utility::default())))?;
     let oracle = go(Who::Oracle)?;
     let plain = [Policy::Greedy, Policy::StaticAlloc, Policy::ReconfStatic];
@@ -126,18 +128,20 @@ fn compare(
     totals.settled.extend(&ours.settled_intervals);
     let pair =
         |run: &Run| format!("{} {}", figure(run.mean_slowdown()), figure(run.worst_slowdown()));
+    let churn = |run: &Run| format!("{:.1}", 100.0 * run.churn_pages / scenario.total_pages as f64);
     let settled = ours.settled_mean().map_or("-".to_owned(), figure);
     totals.lines.push(line_of([
         name,
         &pair(&ours),
+        &pair(&even),
         &pair(best),
         &pair(fixed),
         &pair(&plain[0]),
         &pair(&plain[1]),
         &pair(&oracle),
         &pair(&unknown),
-        &format!("{:.3} {:.3}", ours.jain(), best.jain()),
-        &format!("{:.1} %", 100.0 * ours.churn_pages / scenario.total_pages as f64),
+        &[&ours, &even, best].map(|run| format!("{:.3}", run.jain())).join(" "),
+        &[&ours, &even].map(&churn).join(" "),
         &settled,
         &best.policy,
     ]));
@@ -173,14 +177,15 @@ fn sum_up(set: &str, totals: Totals, report: &mut Report) {
     let mut lines = vec![line_of([
         set,
         "utility",
+        "utility, fair",
         "best",
         "fixed",
         "greedy",
         "static",
         "oracle",
         "utility, 1 ms",
-        "Jain (best)",
-        "churn",
+        "Jain (fair, best)",
+        "churn (fair), %",
         "settled",
         "who is best",
     ])];

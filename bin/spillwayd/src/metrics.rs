@@ -176,7 +176,10 @@ fn policy_sample(policy: Policy, interval_ms: u64) -> PolicySample {
             sample.threshold_bytes =
                 smart.threshold_pages.map(|pages| pages.saturating_mul(PAGE_BYTES as u64));
         }
-        Policy::Utility(utility) => sample.miss_us = Some(utility.miss_us.into()),
+        Policy::Utility(utility) => {
+            sample.miss_us = Some(utility.miss_us.into());
+            sample.fairness_percent = Some(utility.fairness_percent.into());
+        }
         Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => {}
     }
     sample

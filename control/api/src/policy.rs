@@ -119,13 +119,17 @@ fn shown(policy: Policy) -> types::Policy {
         p: None,
         threshold_pages: None,
         miss_us: None,
+        fairness_percent: None,
         interval_ms: None,
     };
     match policy {
         Policy::SmartAlloc(smart) => {
             (shown.p, shown.threshold_pages) = (Some(smart.p.get()), smart.threshold_pages);
         }
-        Policy::Utility(utility) => shown.miss_us = Some(utility.miss_us),
+        Policy::Utility(utility) => {
+            shown.miss_us = Some(utility.miss_us);
+            shown.fairness_percent = Some(utility.fairness_percent);
+        }
         Policy::Greedy | Policy::StaticAlloc | Policy::ReconfStatic => {}
     }
     shown
@@ -135,7 +139,7 @@ fn shown(policy: Policy) -> types::Policy {
 fn parameters(policy: &str) -> &'static [&'static str] {
     match Policy::NAMES.iter().position(|&known| known == policy) {
         Some(3) => &["p", "threshold_pages"],
-        Some(4) => &["miss_us"],
+        Some(4) => &["miss_us", "fairness_percent"],
         _ => &[],
     }
 }
@@ -146,6 +150,7 @@ fn parse(asked: &types::Policy) -> Result<Policy, Error> {
         ("p", asked.p.is_some()),
         ("threshold_pages", asked.threshold_pages.is_some()),
         ("miss_us", asked.miss_us.is_some()),
+        ("fairness_percent", asked.fairness_percent.is_some()),
     ];
     let known = parameters(name);
     if let Some((stray, _)) = given.iter().find(|(it, is_given)| *is_given && !known.contains(it)) {
@@ -171,7 +176,12 @@ fn parse(asked: &types::Policy) -> Result<Policy, Error> {
                 let bounds = format!("{MISS_US_MIN} to {MISS_US_MAX}");
                 return Err(Error::Input(format!("miss_us {miss_us} is not within {bounds}")));
             }
-            Policy::Utility(Utility { miss_us, ..usual })
+            let fairness_percent = asked.fairness_percent.unwrap_or(usual.fairness_percent);
+            if fairness_percent > 100 {
+                let what = format!("fairness_percent {fairness_percent} is not within 0 to 100");
+                return Err(Error::Input(what));
+            }
+            Policy::Utility(Utility { miss_us, fairness_percent, ..usual })
         }
         Some(_) | None => {
             let names = Policy::NAMES.join(", ");

@@ -331,6 +331,10 @@ pub struct Policy {
     /// utility: what a miss costs a client, µs; from 10 to 1,000,000. Absent: 1000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub miss_us: Option<u32>,
+    /// utility: the part of the store that is shared evenly among the clients that can use it, per cent; up to
+    /// 100. The rest goes where it saves the most waiting. Absent: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fairness_percent: Option<u32>,
     /// Milliseconds between two samples of the clients, 100 to 3600000. Absent in a request:
     /// unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -19,7 +19,7 @@ const POLICIES: [Policy; 4] = [
     Policy::Greedy,
     Policy::StaticAlloc,
     Policy::ReconfStatic,
-    Policy::Utility(Utility { miss_us: 500, interval_us: 1_000_000 }),
+    Policy::Utility(Utility { miss_us: 500, fairness_percent: 0, interval_us: 1_000_000 }),
 ];
 
 /// A client with `pages` pages, and `local_pages` of its own memory.
@@ -90,6 +90,19 @@ fn turns_are_better_than_thrashing_together() {
         POLICIES.map(|policy| go(&scenario, &prepared, Who::Policy(policy)));
     assert!(utility.mean_slowdown() < 0.9 * even.mean_slowdown().min(greedy.mean_slowdown()));
     assert!(utility.worst_slowdown() < even.worst_slowdown().min(greedy.worst_slowdown()));
+}
+
+/// At its fair end utility serves equal clients equally, and moves little.
+#[test]
+fn the_fair_end_serves_equal_clients_equally() {
+    let works = (0..3).map(|n| service(&format!("c{n}"), Keys::Pages, 3000, 600_000)).collect();
+    let scenario = scenario(4500, works);
+    let prepared = scenario.prepare(3);
+    let fair = Utility { miss_us: 500, fairness_percent: 100, ..Utility::default() };
+    let [turns, fair] = [POLICIES[3], Policy::Utility(fair)]
+        .map(|policy| go(&scenario, &prepared, Who::Policy(policy)));
+    assert!(fair.jain() > 0.999 && turns.jain() < fair.jain(), "{} {}", fair.jain(), turns.jain());
+    assert!(fair.churn_pages < 450.0, "{}", fair.churn_pages);
 }
 
 /// The slowdown of a client under greedy, equal shares and utility, that needs what an idle one with such keys holds.

@@ -74,9 +74,14 @@ impl Rates {
         }
     }
 
+    /// The fewest pages with the highest known rate.
+    pub fn end(&self) -> u64 {
+        self.0.last().map_or(0, |it| it.0)
+    }
+
     /// The points up to this many pages.
     pub fn up_to(&self, pages: u64) -> impl Iterator<Item = (u64, f64)> {
-        let end = pages.min(self.0.last().map_or(0, |it| it.0));
+        let end = pages.min(self.end());
         let below = self.0.iter().copied().take_while(move |it| it.0 < end);
         below.chain([(end, self.at(end))])
     }

@@ -18,6 +18,8 @@
 //! **Fairness.** A client that in the long run makes less progress than with its own share (the node divided by
 //! weights) gets that share first, as far as it can use it. So a client that needs no more than its share always has
 //! it, and sharing harms no client for long. An operator's `floor_pages` come before everything else.
+//! [`Utility::fairness_percent`] trades the mean for evenness: that part of the max-min fair share of each client (D. Bertsekas
+//! and R. Gallager, "Data Networks", 1992, section 6.5.2) comes before the value of pages. With 100 there are no turns.
 //!
 //! **Idle pages** are taxed as in C. A. Waldspurger, "Memory Resource Management in VMware ESX Server", OSDI 2002: the
 //! former gets of a client that has become idle count a quarter, so active clients outbid it. It has no claim to its
@@ -76,13 +78,16 @@ pub struct Utility {
     /// Cost of a miss for its client, µs: a read from its disk. A value that is too high does less harm than one
     /// that is too low.
     pub miss_us: u32,
+    /// The part of the node that is shared evenly among the clients that can use it, up to 100 percent. The rest goes
+    /// where it saves the most waiting, in turns.
+    pub fairness_percent: u32,
     /// Length of an interval, µs.
     pub interval_us: u64,
 }
 
 impl Default for Utility {
     fn default() -> Self {
-        Self { miss_us: 1000, interval_us: 1_000_000 }
+        Self { miss_us: 1000, fairness_percent: 0, interval_us: 1_000_000 }
     }
 }
 
@@ -136,7 +141,7 @@ impl Standing {
 
     /// The client's share if it made less progress than with that share alone; else 0.
     fn due_pages(&self, rates: &Rates, fair_pages: u64) -> u64 {
-        let end = rates.0.last().map_or(0, |it| it.0).min(fair_pages);
+        let end = rates.end().min(fair_pages);
         if 1.0 - self.waiting < rates.at(end) * DUE { end } else { 0 }
     }
 
@@ -241,6 +246,7 @@ impl Utility {
         let mut due = Vec::with_capacity(clients.len());
         let mut hulls = Vec::with_capacity(clients.len());
         let mut bounds = Vec::with_capacity(clients.len());
+        let mut usable = Vec::with_capacity(clients.len());
         for client in clients {
             let part = f64::from(client.weight) / weights.max(1.0);
             let fair_pages = (total_pages as f64 * part) as u64;
@@ -256,24 +262,28 @@ impl Utility {
             let soon = asked.min(usual as u64) + fair_pages / AHEAD_PART;
             let bound = client.cap_pages.min(client.used_pages.saturating_add(soon));
             due.push(due_pages.min(bound));
+            // Whoever pauses for an interval keeps its share, although it can't fill it at once.
+            usable.push(rates.end().min(bound.max(fair_pages)).min(client.cap_pages));
             bounds.push(bound);
             outcomes.push(Outcome { target_pages: 0, standing });
         }
-        // The operator's floors, then the clients' due shares, then the highest value of pages.
+        // The operator's floors, then the clients' due shares, then even ones, then the highest value of pages.
         let mut targets = cut(total_pages, &floors);
         let left = total_pages - targets.iter().sum::<u64>();
         let more: Vec<_> = due.iter().zip(&targets).map(|(d, t)| d.saturating_sub(*t)).collect();
         add(&mut targets, &cut(left, &more));
+        let even = self.even(total_pages, clients, &usable);
+        spread(total_pages, clients, &mut targets, |at| even[at]);
         let left = total_pages - targets.iter().sum::<u64>();
         let windows = hulls.iter().zip(&targets).zip(&bounds);
         let hulls: Vec<_> = windows.map(|((hull, &from), &to)| window(hull, from, to)).collect();
         add(&mut targets, &share(left, &hulls));
-        spread(total_pages, clients, &mut targets, |it| it.used_pages);
-        spread(total_pages, clients, &mut targets, |it| match it.puts_refused {
+        spread(total_pages, clients, &mut targets, |at| clients[at].used_pages);
+        spread(total_pages, clients, &mut targets, |at| match clients[at].puts_refused {
             0 => 0,
-            _ => it.cap_pages,
+            _ => clients[at].cap_pages,
         });
-        spread(total_pages, clients, &mut targets, |it| it.cap_pages);
+        spread(total_pages, clients, &mut targets, |at| clients[at].cap_pages);
         let settled = is_settled(total_pages, clients, &targets);
         let free = Free::of(total_pages, clients);
         for ((outcome, target_pages), client) in outcomes.iter_mut().zip(targets).zip(clients) {
@@ -285,6 +295,16 @@ impl Utility {
             outcome.target_pages = given_pages.max(free_pages);
         }
         outcomes
+    }
+
+    /// The part of each client's max-min fair share that it gets whatever the value of its pages.
+    fn even(&self, total_pages: u64, clients: &[Sample<'_>], usable: &[u64]) -> Vec<u64> {
+        let mut shares = vec![0; clients.len()];
+        let percent = u64::from(self.fairness_percent.min(100));
+        if percent > 0 {
+            spread(total_pages, clients, &mut shares, |at| usable[at]);
+        }
+        shares.iter().map(|share| (u128::from(*share) * u128::from(percent) / 100) as u64).collect()
     }
 
     /// Updates a client's state at the end of an interval.
@@ -411,15 +431,15 @@ fn window(hull: &[Segment], from: u64, to: u64) -> Vec<Segment> {
     hull.iter().filter_map(part).collect()
 }
 
-/// Distributes the remaining pages to clients below their bounds, up to their bounds and caps.
+/// Distributes the remaining pages by weight to clients below their bounds, up to their bounds and caps.
 fn spread(
     total_pages: u64,
     clients: &[Sample<'_>],
     targets: &mut [u64],
-    bound: impl Fn(&Sample<'_>) -> u64,
+    bound: impl Fn(usize) -> u64,
 ) {
     let mut left = total_pages - targets.iter().sum::<u64>();
-    let bound = |at: usize| bound(&clients[at]).min(clients[at].cap_pages);
+    let bound = |at: usize| bound(at).min(clients[at].cap_pages);
     let mut open: Vec<_> = (0..clients.len()).filter(|&at| targets[at] < bound(at)).collect();
     loop {
         let weights: u64 = open.iter().map(|&at| u64::from(clients[at].weight)).sum();

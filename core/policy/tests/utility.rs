@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use spillway_policy::{Policy, Sample, Standing, UNLIMITED, Utility};
 use spillway_reuse::{BUCKETS, Curve, bucket};
 
-const POLICY: Utility = Utility { miss_us: 1000, interval_us: 1_000_000 };
+const POLICY: Utility = Utility { miss_us: 1000, fairness_percent: 0, interval_us: 1_000_000 };
 
 /// A curve whose gets all have one distance, which is also the number of live pages.
 fn curve(distance_pages: u64, gets: f32) -> Curve {
@@ -31,9 +31,22 @@ fn targets(total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
 
 /// The targets after this many equal intervals, with each client's state kept.
 fn after(intervals: usize, total_pages: u64, clients: &[Sample<'_>]) -> Vec<u64> {
+    under(POLICY, intervals, total_pages, clients, |_| {})
+}
+
+/// The same under another setting. `look` gets the targets of each interval.
+fn under(
+    policy: Utility,
+    intervals: usize,
+    total_pages: u64,
+    clients: &[Sample<'_>],
+    mut look: impl FnMut(&[u64]),
+) -> Vec<u64> {
     let mut clients = clients.to_vec();
     for _ in 0..intervals {
-        let outcomes = Policy::Utility(POLICY).outcomes(total_pages, &clients);
+        let outcomes = Policy::Utility(policy).outcomes(total_pages, &clients);
+        let targets: Vec<_> = outcomes.iter().map(|outcome| outcome.target_pages).collect();
+        look(&targets);
         for (client, outcome) in clients.iter_mut().zip(outcomes) {
             client.standing = outcome.standing;
             client.target_pages = Some(outcome.target_pages);
@@ -101,6 +114,57 @@ fn clients_that_do_not_fit_together_take_turns() {
     let targets = after(3, 1200, &clients);
     let (most, least) = (targets[0].max(targets[1]), targets[0].min(targets[1]));
     assert!(most >= 1000 && least <= 200, "one has what it needs: {targets:?}");
+}
+
+/// The sum of each client's targets in 60 intervals, and the most by which one changed from one interval to the next.
+fn over_a_minute(
+    fairness_percent: u32,
+    total_pages: u64,
+    clients: &[Sample<'_>],
+) -> (Vec<u64>, u64) {
+    let (mut sums, mut last, mut step) = (vec![0; clients.len()], Vec::new(), 0);
+    under(Utility { fairness_percent, ..POLICY }, 60, total_pages, clients, |targets| {
+        sums.iter_mut().zip(targets).for_each(|(sum, target)| *sum += target);
+        let steps = targets.iter().zip(&last).map(|(now, was): (&u64, &u64)| now.abs_diff(*was));
+        step = steps.fold(step, u64::max);
+        last = targets.to_vec();
+    });
+    (sums, step)
+}
+
+#[test]
+fn the_fair_end_has_no_turns() {
+    // As above: one of the two could run at full speed.
+    let near = curve(1000, 900.0);
+    let clients = [Sample { used_pages: 600, ..missing(&near, 900) }; 2];
+    let (turns, _) = over_a_minute(0, 1200, &clients);
+    assert!(turns[0].abs_diff(turns[1]) > 60 * 600, "{turns:?}");
+    let (equal, step) = over_a_minute(100, 1200, &clients);
+    assert_eq!(equal, [60 * 600, 60 * 600]);
+    assert_eq!(step, 0);
+    // With a half, each keeps a quarter of the node at least.
+    let (half, _) = over_a_minute(50, 1200, &clients);
+    assert!(half.iter().all(|&sum| sum >= 60 * 300) && half != equal, "{half:?}");
+    // By weight.
+    let (weighed, _) = over_a_minute(100, 1200, &[Sample { weight: 3, ..clients[0] }, clients[1]]);
+    assert!(weighed[0].abs_diff(60 * 900) < 60 * 9, "{weighed:?}");
+}
+
+#[test]
+fn a_fair_share_is_only_what_a_client_can_use() {
+    // The small one has its 100 pages and a margin; what it can't use is shared evenly by the two large ones.
+    let (small, large) = (curve(100, 500.0), curve(4000, 500.0));
+    let large = Sample { used_pages: 450, ..missing(&large, 900) };
+    let mut last = Vec::new();
+    let policy = Utility { fairness_percent: 100, ..POLICY };
+    under(policy, 60, 1000, &[missing(&small, 500), large, large], |it| last = it.to_vec());
+    assert!((100..=160).contains(&last[0]), "{last:?}");
+    assert!(last[1].abs_diff(last[2]) <= 1, "{last:?}");
+    assert!(last.iter().sum::<u64>() > 990, "{last:?}");
+    // A floor stays a floor, and a cap a cap.
+    let (floor, cap) = (Sample { floor_pages: 700, ..large }, Sample { cap_pages: 50, ..large });
+    under(policy, 60, 1000, &[floor, cap, large], |it| last = it.to_vec());
+    assert!(last[0] >= 700 && last[1] == 50 && last[2] >= 240, "{last:?}");
 }
 
 #[test]
@@ -249,13 +313,15 @@ proptest! {
     #[test]
     fn bounds_hold(
         total_pages in 0..200_000_u64,
+        fairness_percent in 0..=100_u32,
         intervals in prop::collection::vec(prop::collection::vec(any_client(), 3), 1..6),
     ) {
+        let policy = Utility { fairness_percent, ..POLICY };
         let mut kept = [(Standing::default(), None); 3];
         for clients in &intervals {
             let samples: Vec<_> =
                 clients.iter().zip(kept).map(|(it, (standing, target))| it.sample(standing, target)).collect();
-            let outcomes = Policy::Utility(POLICY).outcomes(total_pages, &samples);
+            let outcomes = Policy::Utility(policy).outcomes(total_pages, &samples);
             let targets: Vec<u64> = outcomes.iter().map(|it| it.target_pages).collect();
             // Clients that hold and request nothing may have free pages in addition.
             let is_away: Vec<_> = samples.iter()

@@ -15,10 +15,12 @@ pub struct PolicySample {
     pub threshold_bytes: Option<u64>,
     /// utility: the cost of a miss, µs.
     pub miss_us: Option<u64>,
+    /// utility: the part of the store that is shared evenly, per cent.
+    pub fairness_percent: Option<u64>,
 }
 
 /// Metrics of the policy.
-pub(crate) const POLICY: [Metric<PolicySample>; 5] = [
+pub(crate) const POLICY: [Metric<PolicySample>; 6] = [
     gauge("spillway_policy_info", "Always 1. The label `policy` is the policy that sets targets.", |_| Some(1)),
     gauge(
         "spillway_policy_interval_seconds",
@@ -39,6 +41,12 @@ pub(crate) const POLICY: [Metric<PolicySample>; 5] = [
     ),
     gauge("spillway_policy_miss_seconds", "utility: the cost of a miss for a client.", |p: &PolicySample| p.miss_us)
         .in_millionths(),
+    gauge(
+        "spillway_policy_fairness_ratio",
+        "utility: the part of the store that is shared evenly among the clients that can use it.",
+        |p: &PolicySample| p.fairness_percent.map(|percent| percent * 10_000),
+    )
+    .in_millionths(),
 ];
 
 /// Refused connections and data.

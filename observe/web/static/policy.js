@@ -5,7 +5,7 @@ import { PAGE_BYTES, pages } from "./format.js";
 import { write } from "./legend.js";
 
 const MIB_PAGES = (1 << 20) / PAGE_BYTES;
-const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", miss_us: "policy-miss", interval_ms: "policy-interval" };
+const FIELDS = { p: "policy-p", threshold_pages: "policy-threshold", miss_us: "policy-miss", fairness_percent: "policy-fairness", interval_ms: "policy-interval" };
 
 const at = (id) => document.getElementById(id);
 
@@ -20,11 +20,12 @@ function number(text, scale) {
 }
 
 /** A policy in words. */
-export function inWords({ policy, p, threshold_pages, miss_us, interval_ms }) {
+export function inWords({ policy, p, threshold_pages, miss_us, fairness_percent, interval_ms }) {
   const parts = [policy];
   if (p !== undefined) parts.push(`P ${p} %`);
   if (threshold_pages !== undefined) parts.push(`threshold ${pages(threshold_pages)}`);
   if (miss_us !== undefined) parts.push(`a miss ${miss_us} µs`);
+  if (fairness_percent) parts.push(`${fairness_percent} % shared evenly`);
   parts.push(`every ${interval_ms / 1000} s`);
   return parts.join(", ");
 }
@@ -89,6 +90,7 @@ export class PolicyForm {
     at("policy-p").value = policy.p ?? "";
     at("policy-threshold").value = policy.threshold_pages === undefined ? "" : policy.threshold_pages / MIB_PAGES;
     at("policy-miss").value = policy.miss_us ?? "";
+    at("policy-fairness").value = policy.fairness_percent ?? "";
     at("policy-interval").value = policy.interval_ms / 1000;
     this.#fit();
   }
@@ -97,7 +99,7 @@ export class PolicyForm {
   #fit() {
     const kind = this.#kinds.find(({ policy }) => policy === at("policy-name").value);
     write(at("policy-summary"), kind?.summary ?? "");
-    for (const name of ["p", "threshold_pages", "miss_us"]) at(FIELDS[name]).disabled = !kind?.parameters.includes(name);
+    for (const name of ["p", "threshold_pages", "miss_us", "fairness_percent"]) at(FIELDS[name]).disabled = !kind?.parameters.includes(name);
   }
 
   #asked() {
@@ -108,6 +110,9 @@ export class PolicyForm {
       asked.threshold_pages = number(given(FIELDS.threshold_pages), MIB_PAGES);
     }
     if (given(FIELDS.miss_us)) asked.miss_us = number(given(FIELDS.miss_us), 1);
+    if (given(FIELDS.fairness_percent)) {
+      asked.fairness_percent = number(given(FIELDS.fairness_percent), 1);
+    }
     if (given(FIELDS.interval_ms)) asked.interval_ms = number(given(FIELDS.interval_ms), 1000);
     return asked;
   }

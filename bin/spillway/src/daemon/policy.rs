@@ -59,6 +59,11 @@ struct Set {
     #[arg(long, value_name = "TIME", value_parser = parse_delay)]
     miss: Option<Duration>,
 
+    /// utility: the part of the store that is shared evenly among the clients that can use it, per cent (0). With 100,
+    /// equal clients get equal shares, and nobody takes turns.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    fairness: Option<u32>,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -88,7 +93,7 @@ fn parse_percent(text: &str) -> Result<Percent, String> {
 pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
     let (daemon, policy) = match &options.action {
         Action::Show { daemon } => (daemon, Api::new(daemon)?.get(PATH)?),
-        Action::Set(Set { policy, p, threshold, interval, miss, daemon }) => {
+        Action::Set(Set { policy, p, threshold, interval, miss, fairness, daemon }) => {
             let policy = policy.to_possible_value().map(|value| value.get_name().to_owned());
             let policy = types::Policy {
                 policy: policy.unwrap_or_default(),
@@ -96,6 +101,7 @@ pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
                 threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
                 interval_ms: interval.map(|time| time.as_millis() as u64),
                 miss_us: miss.map(|time| time.as_micros() as u32),
+                fairness_percent: *fairness,
             };
             (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)
         }
@@ -105,8 +111,9 @@ pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
     let interval =
         policy.interval_ms.map_or_else(String::new, |time| format!("{} s", time as f64 / 1000.0));
     let miss = policy.miss_us.map_or_else(String::new, |us| format!("{us} us"));
-    let row = [policy.policy.clone(), p, threshold, miss, interval];
-    let heads = ["policy", "p", "threshold", "miss", "interval"];
+    let fairness = policy.fairness_percent.map_or_else(String::new, |part| format!("{part} %"));
+    let row = [policy.policy.clone(), p, threshold, miss, fairness, interval];
+    let heads = ["policy", "p", "threshold", "miss", "fairness", "interval"];
     show::answer(daemon.output, &policy, heads, [row])?;
     Ok(ExitCode::SUCCESS)
 }

@@ -250,10 +250,10 @@ mod tests {
 
     #[test]
     fn utility_has_settings_of_its_own() {
-        let utility = "[memory]\npolicy = \"utility\"\nmiss_us = 150\n\
+        let utility = "[memory]\npolicy = \"utility\"\nmiss_us = 150\nfairness_percent = 40\n\
                        [[client]]\nname = \"a\"\nuid = 7\nfloor = \"8M\"\nweight = 3\n";
         let config = parsed(utility).unwrap();
-        let expected = Utility { miss_us: 150, ..Utility::default() };
+        let expected = Utility { miss_us: 150, fairness_percent: 40, ..Utility::default() };
         assert_eq!(config.memory.policy(), Policy::Utility(expected));
         assert_eq!((config.clients[0].floor_bytes, config.clients[0].weight), (8 << 20, 3));
     }

@@ -218,7 +218,7 @@ pub static PROCESS: [Setting<Process>; 4] = [
 ];
 
 /// `[memory]`
-pub static MEMORY: [Setting<Memory>; 6] = [
+pub static MEMORY: [Setting<Memory>; 7] = [
     live(
         "policy",
         r#""greedy""#,
@@ -242,6 +242,12 @@ pub static MEMORY: [Setting<Memory>; 6] = [
         "1000",
         Count(|m| &mut m.miss_us, 10, 1_000_000),
         "utility: what a miss costs a client, in microseconds: the time of a read from its disk.",
+    ),
+    live(
+        "fairness_percent",
+        "0",
+        Count(|m| &mut m.fairness_percent, 0, 100),
+        "utility: the part of the store that is shared evenly among the clients that can use it. 0: memory goes where it saves the most waiting, and clients that don't all fit take turns. 100: equal clients get equal shares, and nobody takes turns.",
     ),
     live(
         "programs",

@@ -130,6 +130,7 @@ pub struct Memory {
     pub p: Percent,
     pub threshold_bytes: Option<u64>,
     pub miss_us: u64,
+    pub fairness_percent: u64,
     pub programs: Option<Capacity>,
     pub interval_ms: u64,
 }
@@ -141,6 +142,7 @@ impl Default for Memory {
             p: SmartAlloc::default().p,
             threshold_bytes: None,
             miss_us: Utility::default().miss_us.into(),
+            fairness_percent: Utility::default().fairness_percent.into(),
             programs: None,
             interval_ms: 1000,
         }
@@ -152,8 +154,9 @@ impl Memory {
     pub fn policy(&self) -> Policy {
         let threshold_pages = self.threshold_bytes.map(|bytes| bytes / PAGE_BYTES as u64);
         let smart = Policy::SmartAlloc(SmartAlloc { p: self.p, threshold_pages });
-        let miss_us = self.miss_us as u32;
-        let utility = Policy::Utility(Utility { miss_us, ..Utility::default() });
+        let (miss_us, fairness_percent) = (self.miss_us as u32, self.fairness_percent as u32);
+        let utility = Utility { miss_us, fairness_percent, ..Utility::default() };
+        let utility = Policy::Utility(utility);
         [Policy::Greedy, Policy::StaticAlloc, Policy::ReconfStatic, smart, utility]
             .into_iter()
             .find(|policy| policy.name() == self.policy)
