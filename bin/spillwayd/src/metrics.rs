@@ -247,6 +247,9 @@ fn devices(status: &LendStatus) -> Vec<LendDeviceSample> {
         errors: device.errors,
         waiting_pages: device.waiting_pages,
         waits: device.waits,
+        hedged_pages: device.hedged_pages,
+        behind_pages: device.behind_pages,
+        mended_pages: device.mended_pages,
         longest_stall_us: device.longest_stall_us,
     };
     status.devices.iter().map(device).collect()

@@ -137,6 +137,12 @@ pub struct LendDevice {
     pub waiting_pages: u64,
     /// Pages that have waited for a last copy whose lender did not answer.
     pub waits: u64,
+    /// Pages that were asked of the second copy too, because the first took longer than usual.
+    pub hedged_pages: u64,
+    /// Pages that one copy lacks now, because its holder missed their last write.
+    pub behind_pages: u64,
+    /// Pages that were copied again to a copy that had missed their last write.
+    pub mended_pages: u64,
 }
 
 /// Another host.

@@ -87,6 +87,7 @@ impl Device {
             slab_bytes: lend.machine.slab_bytes,
             request_timeout: lend.request_timeout,
             last_copy_wait: lend.machine.lease,
+            stall_max: lend.machine.lease,
             ..spillway_fanout::Settings::default()
         };
         let uuid = fresh_uuid()?;
@@ -191,11 +192,14 @@ impl Device {
         Ok(file.insert(open(fan_out.slabs().into())?).clone())
     }
 
-    /// Whether the local file has a good copy of a slab.
+    /// Whether the local file has a good copy of a slab, with all its pages.
     pub fn is_in_file(&self, slab: u32, copy: usize) -> bool {
         let copies = self.fan_out_device().and_then(|fan_out| fan_out.places(slab).ok());
         let standing = copies.and_then(|copies| copies.into_iter().nth(copy).flatten());
-        standing.is_some_and(|it| !it.is_lost && it.place.holder.number() == Holder::FILE)
+        standing.is_some_and(|it| {
+            let is_good = !it.is_lost && it.behind_pages == 0;
+            is_good && it.place.holder.number() == Holder::FILE
+        })
     }
 
     /// Stops using the loan of this number, if the device has copies in it.

@@ -106,16 +106,16 @@ impl PeerHealth {
             _ => tracing::error!("{loss}"),
         }
         let fault = match loss.cause {
-            Cause::NoAnswer => Fault::Late,
+            Cause::NoAnswer | Cause::Away => Fault::Late,
             Cause::Refused | Cause::Missing | Cause::Forged => Fault::Refused,
         };
         let reason = format!("for a page it {}", loss.cause);
-        let waits = loss.effect == Effect::Wait;
+        let waits = matches!(loss.effect, Effect::Wait | Effect::Behind);
         let change = self.watch().page_failed(self.now(), loss.holder, fault, reason, waits);
         self.log(change);
     }
 
-    /// A holder answers again after requests have waited for it.
+    /// A holder answers again after requests have waited for it, or after it has missed some.
     pub fn pages_answered(&self, holder: u64, after: Duration) {
         let loan = format!("{holder:016x}");
         match self.lender(holder) {

@@ -184,6 +184,9 @@ fn devices(shared: &Shared, view: &View) -> Vec<LendDevice> {
             errors: counters.errors,
             waiting_pages: counters.waiting_pages,
             waits: counters.waits,
+            hedged_pages: counters.hedged_pages,
+            behind_pages: counters.behind_pages,
+            mended_pages: counters.mended_pages,
         }
     };
     view.devices.iter().map(device).collect()

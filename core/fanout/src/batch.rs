@@ -1,6 +1,7 @@
 //! A batch: pages that are processed together, what is wanted of each, and how that ends.
 
 use core::cell::Cell;
+use core::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,11 +15,14 @@ use crate::slabs::{COPIES, Slab, TARGET};
 use crate::table::PageState;
 
 /// The bits of a slab's copies, without the one that is being made.
-const COPY_BITS: u8 = (1 << COPIES) - 1;
+pub const COPY_BITS: u8 = (1 << COPIES) - 1;
 
 /// The pause before the holders of last copies are asked again. A holder whose connection is cut
 /// fails at once.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// Every so manieth batch reads from the copies that others read last.
+const PROBE_BATCHES: u64 = 64;
 
 /// What a request wants of a page.
 #[derive(Debug)]
@@ -31,6 +35,8 @@ pub enum Want<'x> {
     Discard,
     /// Copy it to the slab's new place.
     Copy,
+    /// Copy it to this copy, which is behind.
+    Mend(usize),
 }
 
 /// How far an entry has got.
@@ -60,6 +66,12 @@ pub struct Entry<'x> {
     pub fetched: bool,
     /// The write to the local file has no deadline.
     pub is_patient: bool,
+    /// The copy that is read first.
+    pub first: usize,
+    /// Copies that lack the page's newest contents: a bit each.
+    pub behind: u8,
+    /// Copies that a change leaves out because their holder has stopped answering: a bit each.
+    pub skipped: u8,
     /// Places to which a request was sent, that did it, and that failed: a bit each.
     pub sent: u8,
     pub good: u8,
@@ -81,6 +93,16 @@ impl Entry<'_> {
         (self.sent, self.good, self.bad) = (0, 0, 0);
     }
 
+    /// Copies that did not do what was wanted: a bit each.
+    const fn missed(&self) -> u8 {
+        (self.bad | self.skipped) & COPY_BITS
+    }
+
+    /// Whether a copy that failed for the entry lacks the page's newest contents.
+    fn makes_behind(&self, copy: usize) -> bool {
+        self.is_alone() || self.causes[copy] != Cause::NoAnswer
+    }
+
     /// Whether the entry failed, and a lender that did not answer in time may still do it: its copy
     /// is the last one, or no other copy did it either.
     fn awaits_last_copy(&self, slab: &Slab) -> bool {
@@ -90,7 +112,7 @@ impl Entry<'_> {
             Want::Write(_) => {
                 !(0..COPIES).any(|copy| self.good & 1 << copy != 0 && slab.live(copy).is_some())
             }
-            Want::Discard | Want::Copy => false,
+            Want::Discard | Want::Copy | Want::Mend(_) => false,
         };
         has_failed && (0..COPIES).any(|copy| self.is_late(slab, copy))
     }
@@ -99,7 +121,8 @@ impl Entry<'_> {
     fn is_gone(&self, slab: &Slab) -> bool {
         let has_none = |copy: usize| {
             let cause = self.causes[copy];
-            self.bad & 1 << copy != 0 && matches!(cause, Cause::Missing | Cause::Forged)
+            let is_wrong = matches!(cause, Cause::Missing | Cause::Forged);
+            self.behind & 1 << copy != 0 || self.bad & 1 << copy != 0 && is_wrong
         };
         (0..COPIES).filter(|copy| slab.live(*copy).is_some()).all(has_none)
     }
@@ -155,6 +178,9 @@ impl<'x> Batch<'x> {
             seal: None,
             fetched: false,
             is_patient: false,
+            first: 0,
+            behind: 0,
+            skipped: 0,
             sent: 0,
             good: 0,
             bad: 0,
@@ -211,10 +237,13 @@ impl Core {
     /// In the pauses, slabs can move and holders be forgotten.
     pub fn run_locked(&self, batch: &mut Batch<'_>, scratch: &mut Scratch) {
         let mut counted = 0;
+        let is_probe = self.batches.fetch_add(1, Relaxed) % PROBE_BATCHES == PROBE_BATCHES - 1;
         while !batch.is_empty() {
             let slabs = self.slabs();
             for (place, entry) in batch.iter_mut().enumerate() {
-                self.prepare(entry, place, scratch);
+                let slab = &slabs[self.slab_of(entry.page)];
+                entry.first = slab.first_source(is_probe);
+                self.prepare(entry, place, slab, scratch);
             }
             while self.dispatch(&slabs, batch, scratch) {}
             batch.retain(|entry| {
@@ -260,19 +289,22 @@ impl Core {
     }
 
     /// Does what needs no holder: seals, looks up seals, and fills pages that are not stored.
-    fn prepare(&self, entry: &mut Entry<'_>, place: usize, scratch: &mut Scratch) {
+    fn prepare(&self, entry: &mut Entry<'_>, place: usize, slab: &Slab, scratch: &mut Scratch) {
+        entry.behind = self.behind.of(entry.page);
         match &mut entry.want {
             Want::Write(data) => {
                 let page = &mut scratch.sealed[place];
                 page.0.copy_from_slice(data);
                 entry.seal = Some(self.cipher.seal(entry.page, page));
+                entry.skipped = slab.stalled();
             }
             Want::Discard => {
                 if self.table.set(entry.page, PageState::Absent) == PageState::Absent {
                     entry.progress = Progress::Closed;
                 } else {
-                    self.counters.stored_pages.fetch_sub(1, core::sync::atomic::Ordering::Relaxed);
+                    self.counters.stored_pages.fetch_sub(1, Relaxed);
                     add(&self.counters.discards, 1);
+                    entry.skipped = slab.stalled();
                 }
             }
             want => match (self.table.get(entry.page), want) {
@@ -282,6 +314,12 @@ impl Core {
                     entry.progress = Progress::Closed;
                 }
                 (PageState::Broken, Want::Read { .. }) => entry.progress = Progress::Failed,
+                // The copy's old contents are removed.
+                (PageState::Absent, Want::Mend(_)) => {}
+                (PageState::Broken, Want::Mend(copy)) => {
+                    self.behind.clear(entry.page, *copy);
+                    entry.progress = Progress::Closed;
+                }
                 // There is nothing to copy.
                 _ => entry.progress = Progress::Closed,
             },
@@ -298,12 +336,13 @@ impl Core {
         match entry.want {
             Want::Write(_) => self.finish_write(slabs, entry),
             Want::Discard => {
-                // The page is zeros whatever the holders do. A holder that does not answer is given
-                // up, so that it delays only one batch.
-                if entry.bad != 0 {
-                    self.give_up(slabs, number, !entry.bad, entry);
+                // The page is zeros whatever the holders do. A holder that does not answer is left out
+                // from then on, so that it delays only one batch.
+                if (entry.bad | entry.skipped) != 0 {
+                    self.give_up(slabs, number, !(entry.bad | entry.skipped), entry);
                 }
             }
+            Want::Mend(copy) => self.finish_mend(slabs, copy, entry),
             Want::Copy if failed && entry.is_gone(slab) => self.lose_page(slab, number, entry),
             Want::Read { .. } | Want::Copy if failed => self.fail(slab, number, entry),
             Want::Read { .. } | Want::Copy => {
@@ -323,7 +362,11 @@ impl Core {
     fn finish_write(&self, slabs: &[Slab], entry: &Entry<'_>) {
         let number = self.slab_of(entry.page);
         let good = entry.good & COPY_BITS;
-        let stored = good != 0 && (entry.bad == 0 || self.give_up(slabs, number, good, entry));
+        for copy in (0..COPIES).filter(|copy| good & 1 << copy != 0) {
+            self.behind.clear(entry.page, copy);
+        }
+        let is_whole = entry.bad | entry.skipped == 0;
+        let stored = good != 0 && (is_whole || self.give_up(slabs, number, good, entry));
         let known = match entry.seal {
             Some(seal) if stored => PageState::Sealed(seal),
             // Some places may have the new bytes and others the old ones.
@@ -334,6 +377,16 @@ impl Core {
         }
         if !stored {
             self.fail(&slabs[number], number, entry);
+        }
+    }
+
+    fn finish_mend(&self, slabs: &[Slab], copy: usize, entry: &Entry<'_>) {
+        if entry.good & 1 << copy != 0 {
+            self.behind.clear(entry.page, copy);
+            add(&self.counters.mended_pages, 1);
+        }
+        if entry.bad != 0 {
+            self.give_up(slabs, self.slab_of(entry.page), entry.good, entry);
         }
     }
 
@@ -358,6 +411,10 @@ impl Core {
 
     /// Gives up the places that failed for an entry, as long as a copy of `good` still has the
     /// page. Returns false if none does: another thread gave that copy up at the same time.
+    ///
+    /// A copy whose holder does not answer stays in use, without this page, for
+    /// [`Settings::stall_max`](crate::Settings::stall_max); and so does one that has pages which the other copy
+    /// lacks.
     fn give_up(&self, slabs: &[Slab], number: usize, good: u8, entry: &Entry<'_>) -> bool {
         let slab = &slabs[number];
         let losing = self.losing.lock();
@@ -368,26 +425,54 @@ impl Core {
         if !(0..COPIES).filter(live).any(|copy| good & 1 << copy != 0) {
             return false;
         }
-        for copy in (0..COPIES).filter(|copy| entry.bad & 1 << copy != 0).filter(live) {
-            slab.lose(copy);
-            // Whoever hears of the loss finds all copies that are lost.
-            self.give_up_holder(slabs, slab, copy);
-            self.report_loss(slab, number, copy, entry.causes[copy], Effect::FailOver);
+        for copy in (0..COPIES).filter(|copy| entry.missed() & 1 << copy != 0).filter(live) {
+            let cause = entry.causes[copy];
+            let holder = slab.place(copy).map(|place| &place.holder);
+            let may_answer = cause == Cause::NoAnswer
+                && holder.is_some_and(|it| it.pulse().stalled_for() < self.settings.stall_max);
+            if !may_answer && self.is_complete_without(slabs, number, copy) {
+                self.give_up_holder(slabs, number, copy);
+                self.report_loss(slab, number, copy, cause, Effect::FailOver);
+                continue;
+            }
+            if entry.makes_behind(copy) {
+                self.behind.set(entry.page, copy);
+                self.mending.wake();
+            }
+            self.report_loss(slab, number, copy, cause, Effect::Behind);
         }
         drop(losing);
         true
     }
 
-    /// Gives up a holder in every slab that has another live copy, so that no other slab waits for
-    /// it.
-    fn give_up_holder(&self, slabs: &[Slab], found_in: &Slab, copy: usize) {
-        let Some(gone) = found_in.place(copy) else { return };
-        for slab in slabs {
+    /// Gives up a copy whose holder has not answered for too long, if the other copy has all pages.
+    pub fn give_up_stalled(&self, slabs: &[Slab], number: usize, copy: usize) {
+        let _losing = self.losing.lock();
+        let Some(place) = slabs[number].live(copy) else { return };
+        let is_over = place.holder.pulse().stalled_for() >= self.settings.stall_max;
+        if is_over && self.is_complete_without(slabs, number, copy) {
+            self.give_up_holder(slabs, number, copy);
+            self.report_loss(&slabs[number], number, copy, Cause::Away, Effect::FailOver);
+        }
+    }
+
+    /// Whether the other copy of a slab is in use and has all its pages.
+    fn is_complete_without(&self, slabs: &[Slab], number: usize, copy: usize) -> bool {
+        let other = |other: &usize| *other != copy && slabs[number].live(*other).is_some();
+        (0..COPIES).filter(other).any(|other| self.behind.count(number, other) == 0)
+    }
+
+    /// Gives up a holder in every slab whose other copy has all pages, so that no other slab waits for it. Whoever hears
+    /// of the loss then finds all copies that are lost.
+    fn give_up_holder(&self, slabs: &[Slab], found_in: usize, copy: usize) {
+        let Some(gone) = slabs[found_in].place(copy) else { return };
+        for (number, slab) in slabs.iter().enumerate() {
             let with_it = |copy: &usize| slab.live(*copy).is_some_and(|place| place.is_with(gone));
             if let Some(copy) = (0..COPIES).find(with_it)
-                && slab.has_other(copy)
+                && self.is_complete_without(slabs, number, copy)
             {
                 slab.lose(copy);
+                self.behind.clear_slab(number, copy);
             }
         }
     }

@@ -30,6 +30,12 @@ pub struct Counters {
     pub longest_stall_us: u64,
     /// Pages that were copied to a new place of their slab.
     pub moved_pages: u64,
+    /// Pages that were asked of the second copy too, because the first took longer than usual.
+    pub hedged_pages: u64,
+    /// Pages that a copy lacks now, because its holder missed their last write.
+    pub behind_pages: u64,
+    /// Pages that were brought up to date in a copy that lacked them.
+    pub mended_pages: u64,
     /// Pages that are stored now.
     pub stored_pages: u64,
 }
@@ -48,6 +54,8 @@ pub(crate) struct AtomicCounters {
     pub waits: AtomicU64,
     pub longest_stall_us: AtomicU64,
     pub moved_pages: AtomicU64,
+    pub hedged_pages: AtomicU64,
+    pub mended_pages: AtomicU64,
     pub stored_pages: AtomicU64,
 }
 
@@ -71,7 +79,7 @@ impl AtomicCounters {
         *counted = waiting;
     }
 
-    pub(crate) fn snapshot(&self) -> Counters {
+    pub(crate) fn snapshot(&self, behind_pages: u64) -> Counters {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counters {
             reads: get(&self.reads),
@@ -86,6 +94,9 @@ impl AtomicCounters {
             waits: get(&self.waits),
             longest_stall_us: get(&self.longest_stall_us),
             moved_pages: get(&self.moved_pages),
+            hedged_pages: get(&self.hedged_pages),
+            behind_pages,
+            mended_pages: get(&self.mended_pages),
             stored_pages: get(&self.stored_pages),
         }
     }

@@ -1,5 +1,6 @@
 //! The device and the threads that it starts.
 
+use core::sync::atomic::AtomicU64;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::{self, JoinHandle};
@@ -7,12 +8,14 @@ use std::thread::{self, JoinHandle};
 use spillway_block::{BlockSize, Data, Device, Extent, Geometry, Request, fill_extents};
 use spillway_types::PAGE_BYTES;
 
+use crate::behind::Behind;
 use crate::counters::{AtomicCounters, Counters};
 use crate::error::Error;
 use crate::holder::Holder;
 use crate::lender::BATCH_PAGES;
 use crate::locks::Locks;
 use crate::loss::{Losses, Report};
+use crate::mending::Mending;
 use crate::scratch::Pool;
 use crate::seal::Cipher;
 use crate::settings::Settings;
@@ -27,6 +30,7 @@ use crate::table::Table;
 pub struct FanOut {
     core: Arc<Core>,
     notifier: Option<JoinHandle<()>>,
+    mender: Option<JoinHandle<()>>,
 }
 
 /// What the device's threads share.
@@ -39,6 +43,10 @@ pub(crate) struct Core {
     slabs: RwLock<Box<[Slab]>>,
     pub locks: Locks,
     pub table: Table,
+    pub behind: Behind,
+    pub mending: Mending,
+    /// Batches so far.
+    pub batches: AtomicU64,
     pub cipher: Cipher,
     pub counters: AtomicCounters,
     pub scratches: Pool,
@@ -80,12 +88,16 @@ impl FanOut {
     ) -> Result<Self, Error> {
         settings.check()?;
         check_places(&slabs)?;
-        let bytes = settings.slab_bytes * slabs.len() as u64;
+        let count = slabs.len();
+        let bytes = settings.slab_bytes * count as u64;
         let core = Arc::new(Core {
             geometry: Geometry { bytes, block_size: BlockSize::B4096, uuid },
             slabs: RwLock::new(slabs.into_iter().map(Slab::new).collect()),
             locks: Locks::new(),
             table: Table::new(bytes / PAGE_BYTES as u64),
+            behind: Behind::new(count, settings.slab_bytes / PAGE_BYTES as u64),
+            mending: Mending::default(),
+            batches: AtomicU64::new(0),
             cipher: Cipher::fresh()?,
             counters: AtomicCounters::default(),
             scratches: Pool::new(settings.threads_max),
@@ -102,7 +114,15 @@ impl FanOut {
                 }
             }
         })?;
-        Ok(Self { core, notifier: Some(notifier) })
+        let mender = thread::Builder::new().name("fanout-mender".into());
+        let mender = mender.spawn({
+            let core = Arc::clone(&core);
+            move || core.mend()
+        });
+        // An error ends the notifier.
+        let mut device = Self { core, notifier: Some(notifier), mender: None };
+        device.mender = Some(mender?);
+        Ok(device)
     }
 
     /// Number of slabs.
@@ -117,7 +137,8 @@ impl FanOut {
     pub fn places(&self, slab: u32) -> Result<[Option<Standing>; COPIES], Error> {
         let slabs = self.core.slabs();
         let found = slabs.get(slab as usize).ok_or(Error::NoSlab { slab, copy: 0 })?;
-        Ok(core::array::from_fn(|copy| found.standing(copy)))
+        let behind = |copy| self.core.behind.count(slab as usize, copy);
+        Ok(core::array::from_fn(|copy| found.standing(copy, behind(copy))))
     }
 
     /// Copies a slab to a new place, under traffic, and then uses that place as its copy 0 (the
@@ -141,16 +162,17 @@ impl FanOut {
 
     /// The counters as they are now.
     pub fn counters(&self) -> Counters {
-        self.core.counters.snapshot()
+        self.core.counters.snapshot(self.core.behind.total())
     }
 }
 
 impl Drop for FanOut {
     fn drop(&mut self) {
         self.core.losses.stop();
-        if let Some(notifier) = self.notifier.take() {
-            // The notifier ends without a panic: a panic would end the program.
-            let _ = notifier.join();
+        self.core.mending.stop();
+        for thread in [self.mender.take(), self.notifier.take()].into_iter().flatten() {
+            // It ends without a panic: a panic would end the program.
+            let _ = thread.join();
         }
     }
 }

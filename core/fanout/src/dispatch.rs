@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use spillway_types::Key;
 
-use crate::batch::{Batch, Entry, Progress, Want};
+use crate::batch::{Batch, COPY_BITS, Entry, Progress, Want};
+use crate::counters::add;
 use crate::device::Core;
 use crate::holder::Holder;
 use crate::lender::{BATCH_PAGES, PageOutcome};
@@ -26,6 +27,8 @@ struct InFlight<'s> {
     holder: &'s Arc<Holder>,
     operation: Operation,
     slot: usize,
+    stage: Stage,
+    sent: Instant,
     /// For each page: the index of its entry in the batch, and the copy.
     entries: [(u8, u8); BATCH_PAGES],
     count: usize,
@@ -35,6 +38,32 @@ impl InFlight<'_> {
     fn entries(&self) -> &[(u8, u8)] {
         &self.entries[..self.count]
     }
+
+    fn is_in_flight(&self) -> bool {
+        self.stage == Stage::Sent
+    }
+
+    /// Gives it to a worker.
+    fn submit(&mut self, scratch: &Scratch) {
+        self.holder.submit(&scratch.slots[self.slot]);
+        (self.stage, self.sent) = (Stage::Sent, Instant::now());
+    }
+
+    /// Whether another request has delivered each of its pages.
+    fn is_served(&self, batch: &mut Batch<'_>) -> bool {
+        self.entries().iter().all(|&(at, _)| batch.at(usize::from(at)).progress == Progress::Closed)
+    }
+}
+
+/// How far a request has got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It is being filled.
+    New,
+    /// A worker has it.
+    Sent,
+    /// Its outcomes are taken, or nobody waits for it any more.
+    Ended,
 }
 
 type Requests<'s> = [Option<InFlight<'s>>; SLOTS];
@@ -49,53 +78,155 @@ impl Core {
             scratch.slots[0].wait(None);
         }
         let deadline = Instant::now() + self.settings.request_timeout;
-        let requests = self.load(slabs, batch, scratch, deadline);
+        let mut requests: Requests<'_> = [const { None }; SLOTS];
+        self.load(slabs, batch, scratch, deadline, &mut requests);
         if requests[0].is_none() {
             return false;
         }
-        let mut executed = [false; SLOTS];
-        for (place, request) in requests.iter().flatten().enumerate() {
-            executed[place] = self.try_execute(request, batch, scratch);
+        self.send(slabs, batch, scratch, &mut requests);
+        if self.hedge(slabs, batch, scratch, deadline, &mut requests) {
+            self.race(batch, scratch, deadline + GRACE, &mut requests);
         }
-        // This thread executes one request itself, so a device with one lender wakes no worker.
-        // This thread, not a worker, waits for room in the write-back buffer: workers have pages to
-        // read.
-        let own = requests
-            .iter()
-            .flatten()
-            .enumerate()
-            .filter(|(place, request)| {
-                !executed[*place] && request.holder.is_prompt(request.operation)
-            })
-            .min_by_key(|(_, request)| request.holder.is_lender())
-            .map(|(place, _)| place);
-        let mut submitted = [false; SLOTS];
-        for (place, request) in requests.iter().flatten().enumerate() {
-            if Some(place) != own && !executed[place] {
-                request.holder.submit(&scratch.slots[request.slot]);
-                submitted[place] = true;
+        for request in requests.iter_mut().flatten().filter(|it| it.is_in_flight()) {
+            if self.collect(request, Some(deadline + GRACE), batch, scratch) {
+                request.stage = Stage::Ended;
             }
         }
-        if let Some(request) = own.and_then(|own| requests[own].as_ref()) {
-            let slot = Arc::clone(&scratch.slots[request.slot]);
-            let mut payload = slot.payload();
-            request.holder.execute(&mut payload);
-            self.settle(request, &mut payload, batch, scratch);
-        }
-        let mut late = [false; SLOTS];
-        for place in (0..SLOTS).filter(|place| submitted[*place]) {
-            let Some(request) = &requests[place] else { continue };
-            late[place] = !self.collect(request, Some(deadline + GRACE), batch, scratch);
-        }
-        for place in (0..SLOTS).filter(|place| late[*place]) {
-            let Some(request) = &requests[place] else { continue };
+        for request in requests.iter_mut().flatten().filter(|it| it.is_in_flight()) {
             self.end_late(request, slabs, batch, scratch);
+            request.stage = Stage::Ended;
         }
         for entry in batch.iter_mut() {
             let slab = &slabs[self.slab_of(entry.page)];
             retry_patiently(entry, slab);
         }
         true
+    }
+
+    /// Executes what needs no waiting, and one request more, on this thread; the others go to workers.
+    fn send(
+        &self,
+        slabs: &[Slab],
+        batch: &mut Batch<'_>,
+        scratch: &mut Scratch,
+        requests: &mut Requests<'_>,
+    ) {
+        for request in requests.iter_mut().flatten() {
+            if self.try_execute(request, batch, scratch) {
+                request.stage = Stage::Ended;
+            }
+        }
+        // This thread executes one request itself, so a device with one lender wakes no worker. It stays free for a read
+        // that another copy can serve too. This thread, not a worker, waits for room in the write-back buffer: workers
+        // have pages to read.
+        let may_execute = |request: &InFlight<'_>, batch: &mut Batch<'_>| {
+            request.stage == Stage::New
+                && request.holder.is_prompt(request.operation)
+                && !self.has_hedge(request, slabs, batch)
+        };
+        let own = requests
+            .iter()
+            .enumerate()
+            .filter_map(|(place, request)| Some((place, request.as_ref()?)))
+            .filter(|(_, request)| may_execute(request, batch))
+            .min_by_key(|(_, request)| request.holder.is_lender())
+            .map(|(place, _)| place);
+        for (place, request) in requests.iter_mut().enumerate() {
+            let Some(request) = request else { continue };
+            if request.stage == Stage::New && Some(place) != own {
+                request.submit(scratch);
+            }
+        }
+        if let Some(request) = own.and_then(|own| requests[own].as_mut()) {
+            let slot = Arc::clone(&scratch.slots[request.slot]);
+            let mut payload = slot.payload();
+            request.holder.execute(&mut payload);
+            self.settle(request, &mut payload, batch, scratch);
+            request.stage = Stage::Ended;
+        }
+    }
+
+    /// Waits for the reads that another copy can serve too, each as long as its holder usually takes. Then asks the
+    /// other copies of those that are still in flight. Returns whether there are such.
+    fn hedge<'s>(
+        &self,
+        slabs: &'s [Slab],
+        batch: &mut Batch<'_>,
+        scratch: &mut Scratch,
+        deadline: Instant,
+        requests: &mut Requests<'s>,
+    ) -> bool {
+        let mut has_late = false;
+        for request in requests.iter_mut().flatten().filter(|it| it.is_in_flight()) {
+            if !self.has_hedge(request, slabs, batch) {
+                continue;
+            }
+            let patience = request.sent + request.holder.pulse().latency.patience();
+            if self.collect(request, Some(patience.min(deadline)), batch, scratch) {
+                request.stage = Stage::Ended;
+                continue;
+            }
+            scratch.slots[request.slot].mark_overdue(request.holder.pulse());
+            has_late = true;
+            for &(at, copy) in request.entries() {
+                let entry = batch.at(usize::from(at));
+                let slab = &slabs[self.slab_of(entry.page)];
+                if is_hedgeable(entry, slab, usize::from(copy)) {
+                    entry.progress = Progress::Open;
+                    add(&self.counters.hedged_pages, 1);
+                }
+            }
+        }
+        if has_late {
+            self.load(slabs, batch, scratch, deadline, requests);
+            for request in requests.iter_mut().flatten().filter(|it| it.stage == Stage::New) {
+                request.submit(scratch);
+            }
+        }
+        has_late
+    }
+
+    /// Whether a request is a read of pages of which at least one has another copy to ask.
+    fn has_hedge(&self, request: &InFlight<'_>, slabs: &[Slab], batch: &mut Batch<'_>) -> bool {
+        request.operation == Operation::Get
+            && request.entries().iter().any(|&(at, copy)| {
+                let entry = batch.at(usize::from(at));
+                let slab = &slabs[self.slab_of(entry.page)];
+                is_hedgeable(entry, slab, usize::from(copy))
+            })
+    }
+
+    /// Takes the answers of reads as they come, until each page is there or has no answer to come, or until the deadline.
+    /// A request whose pages others have delivered is left alone: its slot becomes free by itself.
+    fn race(
+        &self,
+        batch: &mut Batch<'_>,
+        scratch: &mut Scratch,
+        deadline: Instant,
+        requests: &mut Requests<'_>,
+    ) {
+        let is_racing =
+            |request: &InFlight<'_>| request.is_in_flight() && request.operation == Operation::Get;
+        loop {
+            let seen = scratch.finished.count();
+            for request in requests.iter_mut().flatten().filter(|it| is_racing(it)) {
+                if scratch.slots[request.slot].is_free() {
+                    let slot = Arc::clone(&scratch.slots[request.slot]);
+                    self.settle(request, &mut slot.payload(), batch, scratch);
+                    request.stage = Stage::Ended;
+                }
+            }
+            for request in requests.iter_mut().flatten().filter(|it| is_racing(it)) {
+                if request.is_served(batch) {
+                    scratch.slots[request.slot].mark_overdue(request.holder.pulse());
+                    request.stage = Stage::Ended;
+                }
+            }
+            let is_open = requests.iter().flatten().any(is_racing);
+            if !is_open || !scratch.finished.wait(seen, Some(deadline)) {
+                return;
+            }
+        }
     }
 
     /// Fills request slots with what the entries need next.
@@ -105,14 +236,14 @@ impl Core {
         batch: &mut Batch<'_>,
         scratch: &Scratch,
         deadline: Instant,
-    ) -> Requests<'s> {
-        let mut requests: Requests<'s> = [const { None }; SLOTS];
+        requests: &mut Requests<'s>,
+    ) {
         for (at, entry) in batch.iter_mut().enumerate() {
             let slab = &slabs[self.slab_of(entry.page)];
             while let Some((copy, operation)) = next_operation(entry, slab) {
                 let Some(place) = slab.live(copy) else { break };
                 let Some(request) =
-                    find_request(&mut requests, &place.holder, operation, scratch, deadline)
+                    find_request(requests, &place.holder, operation, scratch, deadline)
                 else {
                     break;
                 };
@@ -134,11 +265,10 @@ impl Core {
                 }
             }
         }
-        requests
     }
 
     /// The key of a page at a holder.
-    fn key_of(&self, page: u64, place: &SlabLocation) -> Key {
+    pub fn key_of(&self, page: u64, place: &SlabLocation) -> Key {
         let pages = self.pages_per_slab();
         let number = u64::from(place.slab) * pages + page % pages;
         Key::new(number >> 32, number as u32)
@@ -194,12 +324,14 @@ impl Core {
             self.collect(request, None, batch, scratch);
             return;
         }
+        scratch.slots[request.slot].mark_overdue(request.holder.pulse());
+        request.holder.pulse().failed();
         for &(at, copy) in request.entries() {
             let entry = batch.at(usize::from(at));
-            entry.note_bad(usize::from(copy), Cause::NoAnswer);
-            if entry.progress == Progress::Awaited {
-                entry.progress = Progress::Open;
+            if entry.progress != Progress::Closed || request.operation != Operation::Get {
+                entry.note_bad(usize::from(copy), Cause::NoAnswer);
             }
+            go_on(entry);
         }
     }
 
@@ -214,6 +346,10 @@ impl Core {
         for (index, &(at, copy)) in request.entries().iter().enumerate() {
             let (at, copy) = (usize::from(at), usize::from(copy));
             let entry = batch.at(at);
+            // Another copy was faster: the reader has the page.
+            if request.operation == Operation::Get && entry.progress == Progress::Closed {
+                continue;
+            }
             let cause = match payload.outcomes[index] {
                 PageOutcome::Done if request.operation != Operation::Get => None,
                 PageOutcome::Done => self.unpack(entry, at, payload, index, scratch).err(),
@@ -225,9 +361,10 @@ impl Core {
                 None => entry.good |= 1 << copy,
                 Some(cause) => entry.note_bad(copy, cause),
             }
-            if entry.progress == Progress::Awaited {
-                let done = cause.is_none() && !matches!(entry.want, Want::Copy);
-                entry.progress = if done { Progress::Closed } else { Progress::Open };
+            if cause.is_none() && matches!(entry.want, Want::Read { .. }) {
+                entry.progress = Progress::Closed;
+            } else {
+                go_on(entry);
             }
         }
     }
@@ -243,7 +380,7 @@ impl Core {
     ) -> Result<(), Cause> {
         let page = &mut payload.pages[index];
         let Some(seal) = entry.seal else { return Err(Cause::Forged) };
-        if matches!(entry.want, Want::Copy) {
+        if matches!(entry.want, Want::Copy | Want::Mend(_)) {
             scratch.sealed[at].0 = page.0;
         }
         if !self.cipher.open(entry.page, &seal, page) {
@@ -267,22 +404,45 @@ fn next_operation(entry: &mut Entry<'_>, slab: &Slab) -> Option<(usize, Operatio
     }
     let unsent = |copy: &usize| entry.sent & 1 << copy == 0;
     let live = |copy: &usize| slab.live(*copy).is_some();
+    let target = match entry.want {
+        Want::Mend(copy) => copy,
+        _ => TARGET,
+    };
     match entry.want {
-        Want::Copy if entry.fetched => {
-            let next = Some(TARGET).filter(unsent).filter(live);
+        Want::Mend(copy) if entry.seal.is_none() => {
+            let next = Some(copy).filter(unsent).filter(live);
+            next.map(|copy| (copy, Operation::Flush)).or_else(|| close(entry, Progress::Closed))
+        }
+        Want::Copy | Want::Mend(_) if entry.fetched => {
+            let next = Some(target).filter(unsent).filter(live);
             next.map(|copy| (copy, Operation::Put)).or_else(|| close(entry, Progress::Closed))
         }
-        Want::Read { .. } | Want::Copy => {
-            let next = (0..COPIES).filter(unsent).find(live);
+        Want::Read { .. } | Want::Copy | Want::Mend(_) => {
+            let next = next_source(entry, slab);
+            if next.is_none() && entry.sent != entry.good | entry.bad {
+                return close(entry, Progress::Awaited);
+            }
             next.map(|copy| (copy, Operation::Get)).or_else(|| close(entry, Progress::Failed))
         }
         Want::Write(_) => {
-            let next = (0..=TARGET).filter(unsent).find(live);
+            if is_undone(entry) {
+                // No other copy took it.
+                entry.skipped = 0;
+            }
+            let asked =
+                |copy: &usize| entry.sent & 1 << copy == 0 && entry.skipped & 1 << copy == 0;
+            let next = (0..=TARGET).filter(asked).find(live);
+            if next.is_none() && entry.skipped != 0 && entry.good & COPY_BITS == 0 {
+                // The others have not answered yet.
+                return None;
+            }
             next.map(|copy| (copy, Operation::Put)).or_else(|| close(entry, Progress::Closed))
         }
         Want::Discard => {
-            let flushes =
-                |copy: &usize| slab.live(*copy).is_some_and(|place| place.holder.is_lender());
+            let flushes = |copy: &usize| {
+                let is_lender = |place: &SlabLocation| place.holder.is_lender();
+                entry.skipped & 1 << copy == 0 && slab.live(*copy).is_some_and(is_lender)
+            };
             let next = (0..=TARGET).filter(unsent).find(flushes);
             next.map(|copy| (copy, Operation::Flush)).or_else(|| close(entry, Progress::Closed))
         }
@@ -295,7 +455,7 @@ fn next_operation(entry: &mut Entry<'_>, slab: &Slab) -> Option<(usize, Operatio
 fn retry_patiently(entry: &mut Entry<'_>, slab: &Slab) {
     let live = |copy: &usize| slab.live(*copy).is_some();
     let all_sent = (0..COPIES).filter(live).all(|copy| entry.sent & 1 << copy != 0);
-    let stored = entry.good & ((1 << COPIES) - 1) != 0;
+    let stored = entry.good & COPY_BITS != 0;
     if !matches!(entry.want, Want::Write(_)) || entry.is_patient || stored || !all_sent {
         return;
     }
@@ -311,6 +471,36 @@ fn retry_patiently(entry: &mut Entry<'_>, slab: &Slab) {
     }
 }
 
+/// Lets an entry whose request has ended without success go on with its next one, unless another one is in flight for
+/// it.
+const fn go_on(entry: &mut Entry<'_>) {
+    if matches!(entry.progress, Progress::Awaited) && entry.sent == entry.good | entry.bad {
+        entry.progress = Progress::Open;
+    }
+}
+
+/// Whether all copies that a change was sent to have failed.
+const fn is_undone(entry: &Entry<'_>) -> bool {
+    entry.sent & COPY_BITS & !(entry.good | entry.bad) == 0
+        && entry.sent & COPY_BITS != 0
+        && entry.good & COPY_BITS == 0
+}
+
+/// The copy that a page is read from next.
+fn next_source(entry: &Entry<'_>, slab: &Slab) -> Option<usize> {
+    let copies = (0..COPIES).map(|turn| (entry.first + turn) % COPIES);
+    let is_readable = |copy: &usize| (entry.sent | entry.behind) & 1 << copy == 0;
+    copies.filter(is_readable).find(|copy| slab.live(*copy).is_some())
+}
+
+/// Whether another copy can be asked while a read of this copy is in flight.
+fn is_hedgeable(entry: &Entry<'_>, slab: &Slab, copy: usize) -> bool {
+    matches!(entry.want, Want::Read { .. })
+        && entry.progress == Progress::Awaited
+        && entry.sent == 1 << copy
+        && next_source(entry, slab).is_some()
+}
+
 const fn close(entry: &mut Entry<'_>, progress: Progress) -> Option<(usize, Operation)> {
     entry.progress = progress;
     None
@@ -318,13 +508,18 @@ const fn close(entry: &mut Entry<'_>, progress: Progress) -> Option<(usize, Oper
 
 /// Whether an entry can be served without the answer of a copy.
 fn is_dispensable(entry: &Entry<'_>, slab: &Slab, copy: usize) -> bool {
-    let copies = (1 << COPIES) - 1;
+    let is_other = |other: &usize| *other != copy && slab.live(*other).is_some();
     match entry.want {
-        Want::Write(_) => entry.good & copies != 0,
-        Want::Copy if entry.fetched => true,
-        Want::Discard => copy == TARGET || slab.has_other(copy),
-        Want::Read { .. } | Want::Copy => {
-            (0..COPIES).any(|other| entry.sent & 1 << other == 0 && slab.live(other).is_some())
+        Want::Write(_) => entry.good & COPY_BITS != 0,
+        Want::Copy | Want::Mend(_) if entry.fetched => true,
+        Want::Mend(_) if entry.seal.is_none() => true,
+        Want::Discard => copy == TARGET || (0..COPIES).any(|other| is_other(&other)),
+        // A copy that was asked before, or that can be asked now.
+        Want::Read { .. } | Want::Copy | Want::Mend(_) => {
+            entry.progress == Progress::Closed
+                || (0..COPIES)
+                    .filter(is_other)
+                    .any(|other| (entry.behind | entry.bad) & 1 << other == 0)
         }
     }
 }
@@ -338,19 +533,26 @@ fn find_request<'t, 's>(
     deadline: Instant,
 ) -> Option<&'t mut InFlight<'s>> {
     let is_it = |request: &InFlight<'_>| {
-        Arc::ptr_eq(request.holder, holder) && request.operation == operation
+        let is_open = request.stage == Stage::New;
+        is_open && Arc::ptr_eq(request.holder, holder) && request.operation == operation
     };
     let place = match requests.iter().position(|request| request.as_ref().is_some_and(is_it)) {
         Some(place) => place,
         None => {
             let place = requests.iter().position(Option::is_none)?;
-            let taken = |slot: usize| requests.iter().flatten().any(|request| request.slot == slot);
+            // A slot whose request has ended is free only if no worker has it.
+            let taken = |slot: usize| {
+                let mut of_it = requests.iter().flatten().filter(|request| request.slot == slot);
+                of_it.any(|request| request.stage != Stage::Ended)
+            };
             let slot = (0..SLOTS).find(|&slot| !taken(slot) && scratch.slots[slot].is_free())?;
             scratch.slots[slot].payload().reset(operation, deadline);
             requests[place] = Some(InFlight {
                 holder,
                 operation,
                 slot,
+                stage: Stage::New,
+                sent: Instant::now(),
                 entries: [(0, 0); BATCH_PAGES],
                 count: 0,
             });

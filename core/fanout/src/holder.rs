@@ -8,11 +8,12 @@ use std::time::Instant;
 
 use crate::backup::BackupFile;
 use crate::lender::{Lender, PageOutcome};
+use crate::pulse::Pulse;
 use crate::request::{Operation, Payload, RequestSlot};
 use crate::write_back::{Pages, WriteBack};
 
 /// Threads of a holder that execute requests. A thread inside the device executes some itself.
-const WORKERS: usize = 2;
+const WORKERS: usize = 4;
 /// Bytes of a worker's stack, which is locked in memory. A lender's connection keeps a batch of
 /// requests and rustls's records there.
 const STACK_BYTES: usize = 256 << 10;
@@ -39,6 +40,7 @@ pub struct Holder {
 #[derive(Debug)]
 struct Shared {
     transport: Transport,
+    pulse: Pulse,
     queue: Mutex<Queue>,
     /// Notified when a request is queued, and at the end.
     arrived: Condvar,
@@ -83,6 +85,7 @@ impl Holder {
         let queue = Queue { slots: VecDeque::with_capacity(QUEUE_SLOTS), ended: false };
         let shared = Arc::new(Shared {
             transport,
+            pulse: Pulse::new(),
             queue: Mutex::new(queue),
             arrived: Condvar::new(),
             in_flight: Mutex::new(0),
@@ -114,6 +117,11 @@ impl Holder {
         matches!(self.shared.transport, Transport::Lender(_))
     }
 
+    /// Whether it answers, and how fast.
+    pub(crate) fn pulse(&self) -> &Pulse {
+        &self.shared.pulse
+    }
+
     /// Queues a request for a worker.
     pub(crate) fn submit(&self, slot: &Arc<RequestSlot>) {
         slot.start();
@@ -141,7 +149,9 @@ impl Holder {
     /// Executes a request on this thread.
     pub(crate) fn execute(&self, payload: &mut Payload) {
         self.shared.begin();
-        self.shared.transport.execute(payload);
+        if self.shared.execute(payload) {
+            self.shared.pulse.answered();
+        }
         self.shared.end();
     }
 
@@ -174,14 +184,30 @@ impl Shared {
         }
     }
 
+    /// Executes a request, and records how long that took. Returns whether it was answered.
+    fn execute(&self, payload: &mut Payload) -> bool {
+        self.transport.execute(payload);
+        if payload.operation == Operation::Get {
+            self.pulse.latency.note(payload.sent.elapsed());
+        }
+        let is_answered = !payload.outcomes[..payload.count].contains(&PageOutcome::Lost);
+        if !is_answered {
+            self.pulse.failed();
+        }
+        is_answered
+    }
+
     fn work(&self) {
         // The kernel may wait for this thread. Without the privilege no kernel uses this device:
         // `spillway_nbd::attach` requires it.
         let _ = spillway_platform::swap::serve_swap();
         while let Some(slot) = self.next() {
-            self.transport.execute(&mut slot.payload());
+            let is_answered = self.execute(&mut slot.payload());
             self.end();
-            slot.complete();
+            slot.complete(&self.pulse);
+            if is_answered {
+                self.pulse.answered();
+            }
         }
     }
 

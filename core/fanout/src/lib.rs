@@ -8,7 +8,9 @@
 //!    dispatch    sends the next requests of a batch to all holders at once
 //!    change      requests for parts of pages; discards
 //!    moving      copies a slab to a new place
+//!    behind      which pages a copy has missed; mending: copies them once its holder answers
 //!  holder      a loan or the file, and its workers        request: the slots of requests to it
+//!    pulse       whether it answers; latency: how fast it is read
 //!    lender      the transport that the caller hands in
 //!    backup      the local file                           write_back: the buffer in front of it
 //!  seal, table AES-256-GCM; tag and version of every page stay here
@@ -23,11 +25,13 @@
 //!   gives that holder up.
 //! - *Nothing acknowledged is lost with one holder.* A write is acknowledged when all live copies of
 //!   its slab have it. The file has it once it is in the write-back buffer, which is read like the
-//!   file and lost only with the keys. A copy that fails or takes too long is marked lost before the
-//!   write is acknowledged, and is never read again.
-//! - *A bounded stall.* A holder has the time of [`Settings::request_timeout`]. Then the other copy
-//!   alone serves, for all slabs at once. The last copy of a slab is never given up: requests wait
-//!   for it for [`Settings::last_copy_wait`], and fail only then.
+//!   file and lost only with the keys. A copy that fails is marked lost before the write is
+//!   acknowledged, and is never read again. One that takes too long is behind for the page, which is
+//!   not read from it until it has been copied there.
+//! - *A bounded stall.* A read that takes longer than usual is sent to the other copy too. A write has
+//!   the time of [`Settings::request_timeout`]. Then the other copy alone serves, for all slabs at
+//!   once, and a holder that stays away for [`Settings::stall_max`] is given up. The last copy of a
+//!   slab is never given up: requests wait for it for [`Settings::last_copy_wait`], and fail only then.
 //! - *A fence.* A place that was replaced or lost is not touched again. [`FanOut::forget`] returns
 //!   when no request to it is in flight.
 //! - *No allocation on the path of a page* after the start: a kernel that swaps has no memory to
@@ -38,17 +42,21 @@
 
 mod backup;
 mod batch;
+mod behind;
 mod change;
 mod counters;
 mod device;
 mod dispatch;
 mod error;
 mod holder;
+mod latency;
 mod lender;
 mod locks;
 mod loss;
+mod mending;
 mod moving;
 mod page;
+mod pulse;
 mod request;
 mod scratch;
 pub mod seal;

@@ -21,6 +21,8 @@ pub enum Cause {
     Missing,
     /// It gave other bytes than it took: they fail authentication.
     Forged,
+    /// It has not answered for [`Settings::stall_max`](crate::Settings::stall_max).
+    Away,
 }
 
 impl core::fmt::Display for Cause {
@@ -30,6 +32,7 @@ impl core::fmt::Display for Cause {
             Self::Refused => "refused a page",
             Self::Missing => "has lost a page",
             Self::Forged => "gave bytes that fail authentication",
+            Self::Away => "has not answered for too long",
         })
     }
 }
@@ -39,6 +42,8 @@ impl core::fmt::Display for Cause {
 pub enum Effect {
     /// The other copy serves, and the holder is given up.
     FailOver,
+    /// The other copy serves. This one stays in use, and is brought up to date when its holder answers.
+    Behind,
     /// There is no other copy: requests wait for this one.
     Wait,
     /// There is no other copy, and requests failed with an I/O error. The holder stays in use,
@@ -47,7 +52,7 @@ pub enum Effect {
 }
 
 /// A holder that failed. It is reported once for each holder and effect, and again after a holder
-/// that was waited for has answered.
+/// that was waited for or behind has answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// The holder, by the number that it was made with.
@@ -64,6 +69,7 @@ impl core::fmt::Display for Effect {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::FailOver => "the other copy serves",
+            Self::Behind => "the other copy serves, until this one answers and has what it missed",
             Self::Wait => "there is no other copy, so requests wait for it",
             Self::Error => "there is no other copy, so this is an I/O error",
         })
@@ -94,11 +100,11 @@ impl core::fmt::Display for Name {
 pub enum Report {
     /// It failed.
     Loss(Loss),
-    /// Requests have waited for it, and it answers again.
+    /// Requests have waited for it, or it has missed some, and it answers again.
     Answer {
         /// The holder, by the number that it was made with.
         holder: u64,
-        /// How long ago it was reported that requests wait.
+        /// How long ago that was reported.
         after: Duration,
     },
 }
@@ -136,7 +142,7 @@ struct Reported {
 pub(crate) struct Losses {
     waiting: Mutex<Waiting>,
     woken: Condvar,
-    /// A holder was reported that requests wait for, and that has not answered since.
+    /// A holder was reported that requests wait for or that is behind, and that has not answered since.
     has_waits: AtomicBool,
 }
 
@@ -166,12 +172,13 @@ impl Losses {
         }
         waiting.reported.push(Reported { holder, effect, cause, at: Instant::now() });
         waiting.reports.push_back(Report::Loss(loss));
-        self.has_waits.fetch_or(effect == Effect::Wait, Ordering::Relaxed);
+        let is_away = matches!(effect, Effect::Wait | Effect::Behind);
+        self.has_waits.fetch_or(is_away, Ordering::Relaxed);
         self.woken.notify_one();
         true
     }
 
-    /// Whether a holder is waited for, so that [`Self::note_answer`] has something to note.
+    /// Whether a holder is waited for or behind, so that [`Self::note_answer`] has something to note.
     pub(crate) fn has_waits(&self) -> bool {
         self.has_waits.load(Ordering::Relaxed)
     }
@@ -183,7 +190,7 @@ impl Losses {
         first.map_or(Duration::ZERO, |first| first.at.elapsed())
     }
 
-    /// Queues that a holder answers again, if it was waited for. Its next failure is reported anew.
+    /// Queues that a holder answers again, if it was waited for or behind. Its next failure is reported anew.
     pub(crate) fn note_answer(&self, holder: u64) {
         let Some(at) = self.end_wait(holder) else { return };
         let mut waiting = self.waiting();
@@ -193,13 +200,13 @@ impl Losses {
         }
     }
 
-    /// Forgets that requests wait for a holder. Returns since when they did.
+    /// Forgets that requests wait for a holder, or that it is behind. Returns since when.
     pub(crate) fn end_wait(&self, holder: u64) -> Option<Instant> {
         let mut waiting = self.waiting();
-        let first = waiting.reported.iter().find(|reported| reported.is_wait_for(holder));
+        let first = waiting.reported.iter().find(|it| it.holder == holder && it.is_away());
         let at = first?.at;
         waiting.reported.retain(|it| it.holder != holder || !it.is_of_wait());
-        let has_waits = waiting.reported.iter().any(|it| it.effect == Effect::Wait);
+        let has_waits = waiting.reported.iter().any(Reported::is_away);
         self.has_waits.store(has_waits, Ordering::Relaxed);
         Some(at)
     }
@@ -230,10 +237,15 @@ impl Reported {
         self.holder == holder && self.effect == Effect::Wait
     }
 
+    /// Whether its holder is expected to answer again.
+    const fn is_away(&self) -> bool {
+        matches!(self.effect, Effect::Wait | Effect::Behind)
+    }
+
     /// Whether it is of requests that wait, or that have waited and failed.
     fn is_of_wait(&self) -> bool {
         match self.effect {
-            Effect::Wait => true,
+            Effect::Wait | Effect::Behind => true,
             Effect::Error => self.cause == Cause::NoAnswer,
             Effect::FailOver => false,
         }

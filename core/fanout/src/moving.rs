@@ -26,6 +26,7 @@ impl Core {
             return Err(Error::PlaceLost(number));
         }
         slab.set(copy, target);
+        self.behind.clear_slab(number as usize, copy);
         Ok(())
     }
 
@@ -97,9 +98,15 @@ impl Core {
             }
             for copy in 0..COPIES {
                 if with_it(slab.place(copy)) {
+                    let was_live = slab.live(copy).is_some();
                     slab.set(copy, None);
-                    if (0..COPIES).all(|copy| slab.place(copy).is_none()) {
-                        self.lose_pages(number);
+                    self.behind.clear_slab(number as usize, copy);
+                    let is_last = (0..COPIES).all(|copy| slab.place(copy).is_none());
+                    if is_last {
+                        self.lose_pages(number, |_| true);
+                    } else if was_live {
+                        // Only this copy had them.
+                        self.lose_pages(number, |page| self.behind.of(page) != 0);
                     }
                 }
             }
@@ -109,10 +116,10 @@ impl Core {
         holder.wait_until_idle();
     }
 
-    /// Records that the pages of a slab are lost. To be called with the slabs locked.
-    fn lose_pages(&self, number: u64) {
+    /// Records that pages of a slab are lost. To be called with the slabs locked.
+    fn lose_pages(&self, number: u64, is_lost: impl Fn(u64) -> bool) {
         let pages = number * self.pages_per_slab()..(number + 1) * self.pages_per_slab();
-        for page in pages.filter(|page| self.table.is_stored(*page)) {
+        for page in pages.filter(|page| self.table.is_stored(*page) && is_lost(*page)) {
             self.table.set(page, PageState::Broken);
         }
     }

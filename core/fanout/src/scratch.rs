@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::lender::BATCH_PAGES;
 use crate::page::Page;
-use crate::request::RequestSlot;
+use crate::request::{Finished, RequestSlot};
 
 /// Request slots of a thread: the most requests of a batch that are in flight at once. Further ones
 /// wait for the next dispatch.
@@ -14,8 +14,21 @@ pub const SLOTS: usize = 6;
 #[derive(Debug)]
 pub struct Scratch {
     pub slots: [Arc<RequestSlot>; SLOTS],
+    /// Tells when a request of any slot has been completed.
+    pub finished: Arc<Finished>,
     /// Sealed pages of the batch's entries.
     pub sealed: Box<[Page]>,
+}
+
+impl Scratch {
+    pub fn new() -> Self {
+        let finished = Arc::<Finished>::default();
+        Self {
+            slots: core::array::from_fn(|_| Arc::new(RequestSlot::new(Arc::clone(&finished)))),
+            finished,
+            sealed: Page::rooms(BATCH_PAGES),
+        }
+    }
 }
 
 /// The free buffers. A thread that finds none waits.
@@ -33,11 +46,8 @@ pub struct Taken<'a> {
 
 impl Pool {
     pub fn new(count: usize) -> Self {
-        let scratch = |_| Scratch {
-            slots: core::array::from_fn(|_| Arc::new(RequestSlot::new())),
-            sealed: Page::rooms(BATCH_PAGES),
-        };
-        Self { free: Mutex::new((0..count.max(1)).map(scratch).collect()), arrived: Condvar::new() }
+        let scratches = (0..count.max(1)).map(|_| Scratch::new());
+        Self { free: Mutex::new(scratches.collect()), arrived: Condvar::new() }
     }
 
     pub fn take(&self) -> Taken<'_> {

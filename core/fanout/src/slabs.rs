@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::Arc;
 
 use crate::holder::Holder;
+use crate::latency::preferred;
 
 /// Copies of a slab.
 pub const COPIES: usize = 2;
@@ -32,6 +33,8 @@ pub struct Standing {
     pub place: SlabLocation,
     /// The copy failed, and is not used any more.
     pub is_lost: bool,
+    /// Pages whose last write it has missed.
+    pub behind_pages: u32,
 }
 
 /// A slab. `places[TARGET]` is where a copy is being made.
@@ -41,11 +44,13 @@ pub struct Slab {
     /// A bit for each place that is not used any more. A thread holds the device's `losing` lock to
     /// set the bit of a copy.
     lost: AtomicU8,
+    /// The copy that is read first.
+    preferred: AtomicU8,
 }
 
 impl Slab {
     pub fn new([first, second]: [Option<SlabLocation>; COPIES]) -> Self {
-        Self { places: [first, second, None], lost: AtomicU8::new(0) }
+        Self { places: [first, second, None], lost: AtomicU8::new(0), preferred: AtomicU8::new(0) }
     }
 
     /// The place of a copy, or of the one being made, if it is in use.
@@ -58,10 +63,10 @@ impl Slab {
         self.places[copy].as_ref()
     }
 
-    /// The state of a copy.
-    pub fn standing(&self, copy: usize) -> Option<Standing> {
+    /// The state of a copy that has missed the last writes of so many pages.
+    pub fn standing(&self, copy: usize, behind_pages: u32) -> Option<Standing> {
         let place = self.places[copy].clone()?;
-        Some(Standing { place, is_lost: self.live(copy).is_none() })
+        Some(Standing { place, is_lost: self.live(copy).is_none(), behind_pages })
     }
 
     /// Sets the place of a copy, or none.
@@ -81,8 +86,31 @@ impl Slab {
         self.lost.fetch_or(1 << copy, Ordering::AcqRel);
     }
 
-    /// Whether a copy besides `copy` is in use.
-    pub fn has_other(&self, copy: usize) -> bool {
-        (0..COPIES).any(|other| other != copy && self.live(other).is_some())
+    /// The copies that a change leaves out, a bit each: their holder has stopped answering, and that of another copy has
+    /// not.
+    pub fn stalled(&self) -> u8 {
+        let is_stalled =
+            |copy: usize| self.live(copy).map(|place| place.holder.pulse().is_stalled());
+        let bits = |wanted| {
+            let those = (0..COPIES).filter(move |copy| is_stalled(*copy) == Some(wanted));
+            those.fold(0, |bits, copy| bits | 1 << copy)
+        };
+        if bits(false) == 0 { 0 } else { bits(true) }
+    }
+
+    /// The copy that is read first: the one whose holder answers, else the faster one. A probe is for the other one, so
+    /// that its time stays known.
+    pub fn first_source(&self, is_probe: bool) -> usize {
+        let [Some(first), Some(second)] = [self.live(0), self.live(1)] else { return 0 };
+        let pulses = [first.holder.pulse(), second.holder.pulse()];
+        let last = usize::from(self.preferred.load(Ordering::Relaxed));
+        let better = preferred(last, pulses.map(|pulse| pulse.latency.mean_us()));
+        self.preferred.store(better as u8, Ordering::Relaxed);
+        let other = 1 - better;
+        let is_better_slow = pulses[better].is_slow();
+        if is_better_slow != pulses[other].is_slow() {
+            return if is_better_slow { other } else { better };
+        }
+        if is_probe { other } else { better }
     }
 }

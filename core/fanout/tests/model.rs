@@ -2,6 +2,9 @@
 //!
 //! A page may be missing only if each copy of its slab in use lies with a host that is at fault at that time, or if a
 //! change of this very page failed. So a copy that stays in use without a page that was acknowledged shows.
+//!
+//! The device either gives up a copy whose holder does not answer at once, or keeps it and brings it up to date. Then a
+//! copy that is behind does not have a page, and no copy is behind for long whose holder and whose other copy's are sound.
 
 mod support;
 
@@ -13,8 +16,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use spillway_block::Device;
-use spillway_fanout::{Error, FanOut, SlabLocation, Standing};
-use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, device, host, place};
+use spillway_fanout::{Error, FanOut, Settings, SlabLocation, Standing};
+use spillway_test_support::wait;
+use support::{Fault, Host, PAGES_PER_SLAB, SLAB_BYTES, host, place, settings};
 
 const SLABS: u32 = 3;
 const HOSTS: usize = 4;
@@ -113,7 +117,7 @@ struct World {
 
 impl World {
     /// All pages are written.
-    fn new() -> Self {
+    fn new(stall_max: Duration) -> Self {
         let hosts: Vec<_> = (0..HOSTS as u64).map(host).collect();
         let slabs = (0..SLABS)
             .map(|slab| {
@@ -121,7 +125,8 @@ impl World {
                 [place(&hosts[first], slab), place(&hosts[(first + 1) % HOSTS], slab)]
             })
             .collect();
-        let device = device(slabs, LONG);
+        let settings = Settings { stall_max, ..settings(LONG) };
+        let device = FanOut::open(settings, 1, slabs, |_| {}).unwrap();
         device.write(0, &vec![9; BYTES as usize]).unwrap();
         Self {
             device,
@@ -153,14 +158,32 @@ impl World {
 
     /// The hosts of the copies in use of a slab.
     fn live(&self, slab: u32) -> Vec<usize> {
-        let places = self.device.places(slab).unwrap();
-        let live = places.iter().flatten().filter(|it| !it.is_lost);
-        live.map(|it| self.number(&it.place)).collect()
+        self.copies(slab).into_iter().map(|(host, _)| host).collect()
     }
 
-    /// Whether each slab has a copy in use whose host is so.
+    /// The same, each with how many pages its copy has missed.
+    fn copies(&self, slab: u32) -> Vec<(usize, u32)> {
+        let places = self.device.places(slab).unwrap();
+        let live = places.iter().flatten().filter(|it| !it.is_lost);
+        live.map(|it| (self.number(&it.place), it.behind_pages)).collect()
+    }
+
+    /// Whether each slab has a copy in use, with all its pages, whose host is so.
     fn have(&self, mut slabs: RangeInclusive<u32>, is_so: impl Fn(Fault) -> bool) -> bool {
-        slabs.all(|slab| self.live(slab).iter().any(|host| is_so(self.hosts[*host].fake.fault())))
+        let is_it =
+            |(host, behind): &(usize, u32)| *behind == 0 && is_so(self.hosts[*host].fake.fault());
+        slabs.all(|slab| self.copies(slab).iter().any(is_it))
+    }
+
+    /// Waits until the copies of slabs whose hosts are all sound have all pages.
+    fn settle(&self) {
+        for slab in 0..SLABS {
+            let is_sound = |host: usize| self.hosts[host].fake.fault() == Fault::None;
+            if self.live(slab).into_iter().all(is_sound) {
+                let has_all = || self.copies(slab).iter().all(|(_, behind)| *behind == 0);
+                wait::until("copies that are up to date", has_all);
+            }
+        }
     }
 
     /// After a change that failed: its pages may fail, or hold any mixture page by page.
@@ -177,6 +200,7 @@ impl World {
     }
 
     fn run(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        self.settle();
         let before: Vec<_> = (0..SLABS).map(|slab| !self.live(slab).is_empty()).collect();
         match *step {
             Step::Write(at, bytes, value) => self.write(at, bytes, value)?,
@@ -233,8 +257,8 @@ impl World {
             use Fault::{Dead, Full, LostAnswers};
             matches!(self.hosts[host].fake.fault(), Dead | Full | LostAnswers)
         };
-        let in_use = Self::slabs_of(at, bytes).flat_map(|slab| self.live(slab));
-        let deaf = in_use.into_iter().find(|host| done && is_deaf(*host));
+        let in_use = Self::slabs_of(at, bytes).flat_map(|slab| self.copies(slab));
+        let deaf = in_use.into_iter().find(|(host, behind)| done && *behind == 0 && is_deaf(*host));
         prop_assert!(deaf.is_none(), "a copy that did not take a write is in use: {deaf:?}");
         Ok(())
     }
@@ -317,6 +341,12 @@ impl World {
 
     /// Nothing reaches a host that was forgotten, as long as nothing is placed there again.
     fn forget(&mut self, host: usize) {
+        for slab in 0..SLABS {
+            let lacks = |&(other, behind): &(usize, u32)| other != host && behind != 0;
+            if self.live(slab).contains(&host) && self.copies(slab).iter().any(lacks) {
+                self.doubtful[Self::pages_of(slab)].fill(true);
+            }
+        }
         let holder = self.hosts[host].holder.clone();
         self.device.forget(&holder);
         for slab in 0..SLABS {
@@ -412,8 +442,8 @@ const fn trail(turn: u8) -> Range<u64> {
     page..page + 1
 }
 
-fn run(steps: &[Step]) -> Result<(), TestCaseError> {
-    let mut world = World::new();
+fn run(steps: &[Step], stall_max: Duration) -> Result<(), TestCaseError> {
+    let mut world = World::new(stall_max);
     for step in steps {
         world.run(step)?;
     }
@@ -428,6 +458,15 @@ proptest! {
 
     #[test]
     fn the_device_is_an_array_of_bytes(steps in proptest::collection::vec(step(), 1..80)) {
-        run(&steps)?;
+        run(&steps, Duration::ZERO)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn copies_whose_holders_stall_are_brought_up_to_date(steps in proptest::collection::vec(step(), 1..80)) {
+        run(&steps, LONG)?;
     }
 }

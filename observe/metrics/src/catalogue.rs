@@ -102,6 +102,12 @@ pub struct LendDeviceSample {
     pub waiting_pages: u64,
     /// Pages that have waited for such a copy.
     pub waits: u64,
+    /// Pages that were asked of the second copy too, because the first took longer than usual.
+    pub hedged_pages: u64,
+    /// Pages that one copy lacks, because its holder missed their last write.
+    pub behind_pages: u64,
+    /// Pages that were copied again to such a copy.
+    pub mended_pages: u64,
     /// The longest time that a batch of requests took, microseconds.
     pub longest_stall_us: u64,
 }
@@ -572,6 +578,21 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 11] = [
         "spillway_lend_device_waits_total",
         "Pages that have waited for a last copy whose lender did not answer.",
         |d| Some(d.waits),
+    ),
+    counter(
+        "spillway_lend_device_hedged_pages_total",
+        "Pages that were asked of the second copy too, because the first took longer than usual.",
+        |d| Some(d.hedged_pages),
+    ),
+    gauge(
+        "spillway_lend_device_behind_bytes",
+        "Bytes that one copy lacks, because its holder did not answer their last write.",
+        |d| pages(d.behind_pages),
+    ),
+    counter(
+        "spillway_lend_device_mended_pages_total",
+        "Pages that were copied again to a copy that had missed their last write.",
+        |d| Some(d.mended_pages),
     ),
     gauge(
         "spillway_lend_device_longest_stall_seconds",

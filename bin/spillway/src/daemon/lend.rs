@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use hyper::Method;
 use spillway_api::types::{LendBorrow, LendStatus};
-use spillway_types::Size;
+use spillway_types::{PAGE_BYTES, Size};
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
@@ -147,6 +147,7 @@ fn text(status: &LendStatus) -> String {
             "single",
             "unreachable",
             "lost",
+            "behind",
             "longest stall",
         ];
         text.push_str(&format!("\n{}", show::table(heads, &devices)));
@@ -201,7 +202,7 @@ fn loans(status: &LendStatus) -> Vec<[String; 7]> {
     lent.chain(borrowed).collect()
 }
 
-fn device(device: &spillway_api::types::LendDevice) -> [String; 9] {
+fn device(device: &spillway_api::types::LendDevice) -> [String; 10] {
     let name = match device.path.as_str() {
         "" => device.device.to_string(),
         path => path.to_owned(),
@@ -215,6 +216,7 @@ fn device(device: &spillway_api::types::LendDevice) -> [String; 9] {
         device.slabs_single.to_string(),
         device.slabs_unreachable.to_string(),
         device.slabs_lost.to_string(),
+        Size(device.behind_pages * PAGE_BYTES as u64).to_string(),
         format!("{} ms", device.longest_stall_us / 1000),
     ]
 }

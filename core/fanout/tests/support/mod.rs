@@ -15,6 +15,9 @@ use spillway_types::Key;
 pub const SLAB_BYTES: u64 = 1 << 20;
 pub const PAGES_PER_SLAB: u64 = SLAB_BYTES / 4096;
 
+/// What a slow lender takes for each call.
+const SLOW: Duration = Duration::from_millis(5);
+
 /// What a lender does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -37,6 +40,8 @@ pub enum Fault {
     Emptied,
     /// It takes nothing.
     Full,
+    /// It takes a while for each call.
+    Slow,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +113,10 @@ impl Fake {
                 true
             }
             Fault::Dead => false,
+            Fault::Slow => {
+                thread::sleep(SLOW);
+                true
+            }
             _ => true,
         }
     }
@@ -189,12 +198,13 @@ pub fn place(host: &Host, slab: u32) -> Option<SlabLocation> {
     Some(SlabLocation { holder: host.holder.clone(), slab })
 }
 
-/// Settings of a device that does not wait for last copies.
+/// Settings of a device that does not wait for last copies, and that gives up a copy whose holder does not answer.
 pub fn settings(timeout: Duration) -> Settings {
     Settings {
         slab_bytes: SLAB_BYTES,
         request_timeout: timeout,
         last_copy_wait: Duration::ZERO,
+        stall_max: Duration::ZERO,
         ..Settings::default()
     }
 }

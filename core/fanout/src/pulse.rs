@@ -1,0 +1,123 @@
+//! Whether a holder answers, and how fast.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::latency::Latency;
+
+/// The pause before a holder that has stopped answering is tried again, µs: it doubles from the first to the second.
+const PROBE_US: (u64, u64) = (10_000, 320_000);
+
+/// What is known of a holder. Times are µs since `began`, and at least 1.
+#[derive(Debug)]
+pub struct Pulse {
+    began: Instant,
+    /// Requests in flight that take longer than expected, or that nobody waits for any more.
+    overdue: AtomicUsize,
+    /// When a request was not answered in time, if none was answered since; else 0.
+    stalled_at: AtomicU64,
+    /// When it may be tried again, and the pause after that.
+    probe_at: AtomicU64,
+    probe_pause: AtomicU64,
+    pub latency: Latency,
+}
+
+impl Pulse {
+    pub fn new() -> Self {
+        Self {
+            began: Instant::now(),
+            overdue: AtomicUsize::new(0),
+            stalled_at: AtomicU64::new(0),
+            probe_at: AtomicU64::new(0),
+            probe_pause: AtomicU64::new(PROBE_US.0),
+            latency: Latency::new(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        (self.began.elapsed().as_micros() as u64).max(1)
+    }
+
+    /// A request is overdue from now on.
+    pub fn begin_overdue(&self) {
+        self.overdue.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// An overdue request has ended.
+    pub fn end_overdue(&self) {
+        self.overdue.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A request was not answered in time.
+    pub fn failed(&self) {
+        let now = self.now();
+        let begins = self.stalled_at.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
+        if begins.is_ok() {
+            self.probe_at.store(now + PROBE_US.0, Ordering::Release);
+            self.probe_pause.store(2 * PROBE_US.0, Ordering::Release);
+        }
+    }
+
+    /// A request was answered. A stall ends only when no overdue request is left: one may still do what it was sent for.
+    pub fn answered(&self) {
+        if self.stalled_at.load(Ordering::Acquire) != 0 && !self.is_overdue() {
+            self.stalled_at.store(0, Ordering::Release);
+        }
+    }
+
+    pub fn is_overdue(&self) -> bool {
+        self.overdue.load(Ordering::Acquire) != 0
+    }
+
+    pub fn is_stalled(&self) -> bool {
+        self.stalled_at.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether another copy is to be read first.
+    pub fn is_slow(&self) -> bool {
+        self.is_overdue() || self.is_stalled()
+    }
+
+    /// How long it has not answered; zero if it answers.
+    pub fn stalled_for(&self) -> Duration {
+        let since = self.stalled_at.load(Ordering::Acquire);
+        if since == 0 {
+            Duration::ZERO
+        } else {
+            Duration::from_micros(self.now().saturating_sub(since))
+        }
+    }
+
+    /// Whether it is time to try whether it answers. If so, the next time is after a pause. One thread calls this.
+    pub fn takes_probe(&self) -> bool {
+        let now = self.now();
+        if self.is_overdue() || now < self.probe_at.load(Ordering::Acquire) {
+            return false;
+        }
+        let pause = self.probe_pause.load(Ordering::Acquire);
+        self.probe_at.store(now + pause, Ordering::Release);
+        self.probe_pause.store((2 * pause).min(PROBE_US.1), Ordering::Release);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_lasts_until_a_request_is_answered_and_none_is_overdue() {
+        let pulse = Pulse::new();
+        assert!(!pulse.is_slow() && pulse.stalled_for().is_zero());
+        pulse.begin_overdue();
+        assert!(pulse.is_slow() && !pulse.is_stalled());
+        pulse.failed();
+        pulse.answered();
+        assert!(pulse.is_stalled(), "the overdue request may still do something");
+        assert!(!pulse.takes_probe());
+        pulse.end_overdue();
+        assert!(pulse.is_stalled(), "its end is no answer");
+        pulse.answered();
+        assert!(!pulse.is_slow() && pulse.stalled_for().is_zero());
+    }
+}
