@@ -429,7 +429,7 @@ impl Core {
             let cause = entry.causes[copy];
             let holder = slab.place(copy).map(|place| &place.holder);
             let may_answer = cause == Cause::NoAnswer
-                && holder.is_some_and(|it| it.pulse().stalled_for() < self.settings.stall_max);
+                && holder.is_some_and(|it| it.pulse().unwritten_for() < self.settings.stall_max);
             if !may_answer && self.is_complete_without(slabs, number, copy) {
                 self.give_up_holder(slabs, number, copy);
                 self.report_loss(slab, number, copy, cause, Effect::FailOver);
@@ -449,7 +449,7 @@ impl Core {
     pub fn give_up_stalled(&self, slabs: &[Slab], number: usize, copy: usize) {
         let _losing = self.losing.lock();
         let Some(place) = slabs[number].live(copy) else { return };
-        let is_over = place.holder.pulse().stalled_for() >= self.settings.stall_max;
+        let is_over = place.holder.pulse().unwritten_for() >= self.settings.stall_max;
         if is_over && self.is_complete_without(slabs, number, copy) {
             self.give_up_holder(slabs, number, copy);
             self.report_loss(&slabs[number], number, copy, Cause::Away, Effect::FailOver);
@@ -491,7 +491,8 @@ impl Core {
     fn report_answers(&self, slab: &Slab, entry: &Entry<'_>) {
         for copy in (0..COPIES).filter(|copy| entry.good & 1 << copy != 0) {
             if let Some(place) = slab.place(copy) {
-                self.losses.note_answer(place.holder.number());
+                let is_written = place.holder.pulse().unwritten_for().is_zero();
+                self.losses.note_answer(place.holder.number(), is_written);
             }
         }
     }

@@ -325,7 +325,7 @@ impl Core {
             return;
         }
         scratch.slots[request.slot].mark_overdue(request.holder.pulse());
-        request.holder.pulse().failed();
+        request.holder.pulse().failed(request.operation != Operation::Get);
         for &(at, copy) in request.entries() {
             let entry = batch.at(usize::from(at));
             if entry.progress != Progress::Closed || request.operation != Operation::Get {

@@ -138,20 +138,20 @@ impl Holder {
         else {
             return false;
         };
-        match &self.shared.transport {
-            Transport::Lender(_) => false,
-            Transport::File(file) => {
-                file.put_now(&keys[..*count], &pages[..*count], &mut outcomes[..*count])
-            }
+        let Transport::File(file) = &self.shared.transport else { return false };
+        let outcomes = &mut outcomes[..*count];
+        let is_done = file.put_now(&keys[..*count], &pages[..*count], outcomes);
+        if is_done {
+            self.shared.note(true, !outcomes.contains(&PageOutcome::Lost));
         }
+        is_done
     }
 
     /// Executes a request on this thread.
     pub(crate) fn execute(&self, payload: &mut Payload) {
         self.shared.begin();
-        if self.shared.execute(payload) {
-            self.shared.pulse.answered();
-        }
+        let is_answered = self.shared.execute(payload);
+        self.shared.note(payload.operation != Operation::Get, is_answered);
         self.shared.end();
     }
 
@@ -190,11 +190,16 @@ impl Shared {
         if payload.operation == Operation::Get {
             self.pulse.latency.note(payload.sent.elapsed());
         }
-        let is_answered = !payload.outcomes[..payload.count].contains(&PageOutcome::Lost);
-        if !is_answered {
-            self.pulse.failed();
+        !payload.outcomes[..payload.count].contains(&PageOutcome::Lost)
+    }
+
+    /// Records whether a request was answered.
+    fn note(&self, is_change: bool, is_answered: bool) {
+        if is_answered {
+            self.pulse.answered(is_change);
+        } else {
+            self.pulse.failed(is_change);
         }
-        is_answered
     }
 
     fn work(&self) {
@@ -202,11 +207,18 @@ impl Shared {
         // `spillway_nbd::attach` requires it.
         let _ = spillway_platform::swap::serve_swap();
         while let Some(slot) = self.next() {
-            let is_answered = self.execute(&mut slot.payload());
+            let mut payload = slot.payload();
+            let is_answered = self.execute(&mut payload);
+            let is_change = payload.operation != Operation::Get;
+            drop(payload);
             self.end();
+            // Whoever waits for the request finds what failed; and the answer of an overdue one counts once it has ended.
+            if !is_answered {
+                self.pulse.failed(is_change);
+            }
             slot.complete(&self.pulse);
             if is_answered {
-                self.pulse.answered();
+                self.pulse.answered(is_change);
             }
         }
     }

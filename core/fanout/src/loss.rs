@@ -191,8 +191,9 @@ impl Losses {
     }
 
     /// Queues that a holder answers again, if it was waited for or behind. Its next failure is reported anew.
-    pub(crate) fn note_answer(&self, holder: u64) {
-        let Some(at) = self.end_wait(holder) else { return };
+    /// A holder that is behind answers again when it takes changes (`is_written`).
+    pub(crate) fn note_answer(&self, holder: u64, is_written: bool) {
+        let Some(at) = self.end_wait(holder, is_written) else { return };
         let mut waiting = self.waiting();
         if waiting.has_room() {
             waiting.reports.push_back(Report::Answer { holder, after: at.elapsed() });
@@ -201,11 +202,16 @@ impl Losses {
     }
 
     /// Forgets that requests wait for a holder, or that it is behind. Returns since when.
-    pub(crate) fn end_wait(&self, holder: u64) -> Option<Instant> {
+    pub(crate) fn end_wait(&self, holder: u64, is_written: bool) -> Option<Instant> {
         let mut waiting = self.waiting();
-        let first = waiting.reported.iter().find(|it| it.holder == holder && it.is_away());
+        let first = waiting.reported.iter().find(|it| {
+            it.holder == holder && it.is_away() && (is_written || it.effect != Effect::Behind)
+        });
         let at = first?.at;
-        waiting.reported.retain(|it| it.holder != holder || !it.is_of_wait());
+        waiting.reported.retain(|it| {
+            let stays = it.effect == Effect::Behind && !is_written;
+            it.holder != holder || stays || !it.is_of_wait()
+        });
         let has_waits = waiting.reported.iter().any(Reported::is_away);
         self.has_waits.store(has_waits, Ordering::Relaxed);
         Some(at)

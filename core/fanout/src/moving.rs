@@ -112,7 +112,7 @@ impl Core {
             }
         }
         drop(slabs);
-        self.losses.end_wait(holder.number());
+        self.losses.end_wait(holder.number(), true);
         holder.wait_until_idle();
     }
 

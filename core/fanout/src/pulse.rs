@@ -16,6 +16,8 @@ pub struct Pulse {
     overdue: AtomicUsize,
     /// When a request was not answered in time, if none was answered since; else 0.
     stalled_at: AtomicU64,
+    /// When a change was not done in time, if none was done since; else 0.
+    unwritten_at: AtomicU64,
     /// When it may be tried again, and the pause after that.
     probe_at: AtomicU64,
     probe_pause: AtomicU64,
@@ -28,6 +30,7 @@ impl Pulse {
             began: Instant::now(),
             overdue: AtomicUsize::new(0),
             stalled_at: AtomicU64::new(0),
+            unwritten_at: AtomicU64::new(0),
             probe_at: AtomicU64::new(0),
             probe_pause: AtomicU64::new(PROBE_US.0),
             latency: Latency::new(),
@@ -48,9 +51,13 @@ impl Pulse {
         self.overdue.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A request was not answered in time.
-    pub fn failed(&self) {
+    /// A request was not answered in time; whether it was a write or a discard.
+    pub fn failed(&self, is_change: bool) {
         let now = self.now();
+        if is_change {
+            let since = &self.unwritten_at;
+            let _ = since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
+        }
         let begins = self.stalled_at.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
         if begins.is_ok() {
             self.probe_at.store(now + PROBE_US.0, Ordering::Release);
@@ -59,7 +66,10 @@ impl Pulse {
     }
 
     /// A request was answered. A stall ends only when no overdue request is left: one may still do what it was sent for.
-    pub fn answered(&self) {
+    pub fn answered(&self, is_change: bool) {
+        if is_change && self.unwritten_at.load(Ordering::Acquire) != 0 {
+            self.unwritten_at.store(0, Ordering::Release);
+        }
         if self.stalled_at.load(Ordering::Acquire) != 0 && !self.is_overdue() {
             self.stalled_at.store(0, Ordering::Release);
         }
@@ -78,9 +88,9 @@ impl Pulse {
         self.is_overdue() || self.is_stalled()
     }
 
-    /// How long it has not answered; zero if it answers.
-    pub fn stalled_for(&self) -> Duration {
-        let since = self.stalled_at.load(Ordering::Acquire);
+    /// How long it has done no change that it was asked for; zero if it did the last one.
+    pub fn unwritten_for(&self) -> Duration {
+        let since = self.unwritten_at.load(Ordering::Acquire);
         if since == 0 {
             Duration::ZERO
         } else {
@@ -103,21 +113,36 @@ impl Pulse {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     #[test]
     fn a_stall_lasts_until_a_request_is_answered_and_none_is_overdue() {
         let pulse = Pulse::new();
-        assert!(!pulse.is_slow() && pulse.stalled_for().is_zero());
+        assert!(!pulse.is_slow());
         pulse.begin_overdue();
         assert!(pulse.is_slow() && !pulse.is_stalled());
-        pulse.failed();
-        pulse.answered();
+        pulse.failed(false);
+        pulse.answered(false);
         assert!(pulse.is_stalled(), "the overdue request may still do something");
         assert!(!pulse.takes_probe());
         pulse.end_overdue();
         assert!(pulse.is_stalled(), "its end is no answer");
-        pulse.answered();
-        assert!(!pulse.is_slow() && pulse.stalled_for().is_zero());
+        pulse.answered(false);
+        assert!(!pulse.is_slow());
+    }
+
+    #[test]
+    fn a_holder_that_is_read_but_not_written_is_known() {
+        let pulse = Pulse::new();
+        pulse.failed(false);
+        assert!(pulse.unwritten_for().is_zero(), "only a read failed");
+        pulse.failed(true);
+        pulse.answered(false);
+        thread::sleep(Duration::from_millis(1));
+        assert!(!pulse.is_stalled() && !pulse.unwritten_for().is_zero());
+        pulse.answered(true);
+        assert!(pulse.unwritten_for().is_zero());
     }
 }

@@ -214,18 +214,21 @@ fn a_copy_that_has_what_the_other_one_missed_is_kept_though_it_gives_wrong_bytes
 
 #[test]
 fn a_copy_that_stalls_for_too_long_is_given_up() {
-    let stall_max = Duration::from_millis(400);
-    let (hosts, device, losses) = pair(REQUEST, stall_max);
-    write(&device, 0..4, 1);
-    hosts[1].fake.set(Fault::Dead);
-    write(&device, 0..2, 2);
-    wait::until("it is given up", || device.places(0).unwrap()[1].as_ref().unwrap().is_lost);
-    let counters = device.counters();
-    assert_eq!((counters.behind_pages, counters.lost_places), (0, 1));
-    drop(device);
-    let loss = |cause, effect| Loss { holder: 8, slab: 0, cause, effect };
-    let expected = [loss(Cause::NoAnswer, Effect::Behind), loss(Cause::Away, Effect::FailOver)];
-    assert_eq!(*losses.lock().unwrap(), expected);
+    for fault in [Fault::Dead, Fault::Unwritable] {
+        let stall_max = Duration::from_millis(400);
+        let (hosts, device, losses) = pair(REQUEST, stall_max);
+        write(&device, 0..4, 1);
+        hosts[1].fake.set(fault);
+        write(&device, 0..2, 2);
+        wait::until("it is given up", || device.places(0).unwrap()[1].as_ref().unwrap().is_lost);
+        let counters = device.counters();
+        assert_eq!((counters.behind_pages, counters.lost_places), (0, 1), "{fault:?}");
+        drop(device);
+        let losses = losses.lock().unwrap();
+        let loss = |cause, effect| Loss { holder: 8, slab: 0, cause, effect };
+        let expected = [loss(Cause::NoAnswer, Effect::Behind), loss(Cause::Away, Effect::FailOver)];
+        assert_eq!(*losses, expected, "{fault:?}");
+    }
 }
 
 #[test]

@@ -544,7 +544,7 @@ pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 8] = [
 ];
 
 /// Metrics of each borrowed device.
-pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 11] = [
+pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 14] = [
     gauge("spillway_lend_device_bytes", "Length of the device.", |d| Some(d.bytes)),
     gauge("spillway_lend_device_used_bytes", "Bytes of the device in use.", |d| Some(d.used_bytes)),
     gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies in reach.", |d| {
@@ -580,9 +580,9 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 11] = [
         |d| Some(d.waits),
     ),
     counter(
-        "spillway_lend_device_hedged_pages_total",
-        "Pages that were asked of the second copy too, because the first took longer than usual.",
-        |d| Some(d.hedged_pages),
+        "spillway_lend_device_hedged_bytes_total",
+        "Bytes that were asked of the second copy too, because the first took longer than usual.",
+        |d| pages(d.hedged_pages),
     ),
     gauge(
         "spillway_lend_device_behind_bytes",
@@ -590,9 +590,9 @@ pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 11] = [
         |d| pages(d.behind_pages),
     ),
     counter(
-        "spillway_lend_device_mended_pages_total",
-        "Pages that were copied again to a copy that had missed their last write.",
-        |d| Some(d.mended_pages),
+        "spillway_lend_device_mended_bytes_total",
+        "Bytes that were copied again to a copy that had missed their last write.",
+        |d| pages(d.mended_pages),
     ),
     gauge(
         "spillway_lend_device_longest_stall_seconds",

@@ -42,6 +42,8 @@ pub enum Fault {
     Full,
     /// It takes a while for each call.
     Slow,
+    /// It answers reads alone.
+    Unwritable,
 }
 
 #[derive(Debug, Default)]
@@ -131,6 +133,7 @@ impl Lender for Fake {
             *outcome = match fault {
                 _ if !answers => PageOutcome::Lost,
                 Fault::Full => PageOutcome::Refused,
+                Fault::Unwritable => PageOutcome::Lost,
                 _ => {
                     stored.first.entry(*key).or_insert_with(|| page.clone());
                     stored.last.insert(*key, page.clone());
