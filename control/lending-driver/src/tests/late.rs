@@ -235,7 +235,7 @@ async fn all_lost_copies_of_a_device_are_one_event() {
     rig.order(LendOrder::Borrow(3 * SLAB_BYTES)).await.unwrap();
     rig.until(|| rig.states() == ["attached"]).await;
     assert_eq!(rig.status().devices[0].slabs_mirrored, 3);
-    rig.pools.set_late(C, Late::Loses);
+    rig.pools.set_late(C, Late::Refuses);
     rig.kernel.disks()[0].write(0, &[7; 4096]).unwrap();
     let lost = rig.shared.borrower.lost_places();
     let [Event::LostPlaces { lost, .. }] = &lost[..] else { panic!("{lost:?}") };

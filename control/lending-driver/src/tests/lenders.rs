@@ -131,13 +131,15 @@ struct PoolsState {
     connected: Mutex<Vec<(String, Weak<FakePool>)>>,
 }
 
-/// How a pool is late.
+/// How a pool is late, or refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
     /// A request takes until [`FakePools::let_go`].
     Hangs,
     /// Each request is over without an answer.
     Loses,
+    /// Each page is refused.
+    Refuses,
 }
 
 impl FakePools {
@@ -216,9 +218,14 @@ impl FakePool {
 impl Lender for FakePool {
     fn put(&self, keys: &[Key], pages: &[Page], outcomes: &mut [PageOutcome], _: Instant) {
         let answers = self.answers();
+        let refuses = self.all.late.lock().unwrap().get(&self.lender) == Some(&Late::Refuses);
         for ((key, page), outcome) in keys.iter().zip(pages).zip(outcomes) {
-            *outcome = if answers { PageOutcome::Done } else { PageOutcome::Lost };
-            if answers {
+            *outcome = match answers {
+                true if refuses => PageOutcome::Refused,
+                true => PageOutcome::Done,
+                false => PageOutcome::Lost,
+            };
+            if *outcome == PageOutcome::Done {
                 self.pages.lock().unwrap().insert(*key, page.clone());
             }
         }
