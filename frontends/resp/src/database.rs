@@ -304,9 +304,17 @@ impl<'a> LockedKey<'a> {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the key exists.
+    /// Whether there is a record of the key. Chunks of its value may have vanished: see [`Self::is_whole`].
     pub const fn is_taken(&self) -> bool {
         self.record.is_some()
+    }
+
+    /// Whether the key and its whole value exist. If a chunk has vanished, the key is removed.
+    ///
+    /// # Errors
+    /// [`Trouble`] with the store.
+    pub fn is_whole(&mut self) -> Result<bool, Trouble> {
+        Ok(self.is_taken() && (self.is_inline() || self.parts()?.is_some()))
     }
 
     /// The length of the value, bytes; 0 without a value.

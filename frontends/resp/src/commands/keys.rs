@@ -15,8 +15,9 @@ fn count(call: &mut Call<'_>, remove: bool) -> Outcome {
             if remove {
                 return Ok(place.remove());
             }
+            let is_whole = place.is_whole()?;
             place.count_read();
-            Ok(place.is_taken())
+            Ok(is_whole)
         })?;
         found += i64::from(is_there);
     }
