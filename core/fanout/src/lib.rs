@@ -8,7 +8,7 @@
 //!    dispatch    sends the next requests of a batch to all holders at once
 //!    change      requests for parts of pages; discards
 //!    moving      copies a slab to a new place
-//!    behind      which pages a copy has missed; mending: copies them once its holder answers
+//!    behind      which pages a copy has missed; mender: copies them once its holder answers
 //!  holder      a loan or the file, and its workers        request: the slots of requests to it
 //!    pulse       whether it answers; latency: how fast it is read
 //!    lender      the transport that the caller hands in
@@ -53,6 +53,7 @@ mod latency;
 mod lender;
 mod locks;
 mod loss;
+mod mender;
 mod mending;
 mod moving;
 mod page;

@@ -1,15 +1,7 @@
-//! Brings copies up to date that have missed writes: a thread of the device, which copies the pages of
-//! [`Behind`](crate::behind::Behind) once their holder answers.
+//! When the thread of [`crate::mender`] works, pauses and ends.
 
-use core::cell::Cell;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use crate::batch::{Batch, Want};
-use crate::device::Core;
-use crate::lender::BATCH_PAGES;
-use crate::request::Operation;
-use crate::scratch::Scratch;
 
 /// The pause between two rounds over the slabs, while copies are behind.
 const ROUND: Duration = Duration::from_millis(20);
@@ -40,14 +32,14 @@ impl Mending {
         }
     }
 
-    /// Ends [`Core::mend`].
+    /// Ends the thread.
     pub fn stop(&self) {
         self.wanted().end = true;
         self.woken.notify_one();
     }
 
     /// Waits until there is something to do. Returns false at the end.
-    fn wait(&self) -> bool {
+    pub fn wait(&self) -> bool {
         let mut wanted = self.wanted();
         while !wanted.round && !wanted.end {
             wanted = self.woken.wait(wanted).unwrap_or_else(PoisonError::into_inner);
@@ -57,7 +49,7 @@ impl Mending {
     }
 
     /// Waits until the next round. Returns false at the end.
-    fn pause(&self) -> bool {
+    pub fn pause(&self) -> bool {
         let until = Instant::now() + ROUND;
         let mut wanted = self.wanted();
         loop {
@@ -72,79 +64,8 @@ impl Mending {
         }
     }
 
-    fn is_ended(&self) -> bool {
+    /// Whether the thread is to end.
+    pub fn is_ended(&self) -> bool {
         self.wanted().end
-    }
-}
-
-impl Core {
-    /// The main loop of the thread that brings copies up to date.
-    pub fn mend(&self) {
-        // The kernel may wait for a page whose lock this thread holds, as for a holder's workers.
-        let _ = spillway_platform::swap::serve_swap();
-        let mut scratch = Scratch::new();
-        while self.mending.wait() {
-            while self.behind.total() != 0 {
-                let slabs = self.slabs().len();
-                for number in 0..slabs {
-                    for copy in 0..crate::slabs::COPIES {
-                        if self.behind.count(number, copy) != 0 {
-                            self.mend_slab(number, copy, &mut scratch);
-                        }
-                    }
-                }
-                if !self.mending.pause() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Brings a copy of a slab up to date, as far as its holder answers.
-    fn mend_slab(&self, number: usize, copy: usize, scratch: &mut Scratch) {
-        let slabs = self.slabs();
-        let Some(holder) = slabs[number].live(copy).map(|place| Arc::clone(&place.holder)) else {
-            return;
-        };
-        self.give_up_stalled(&slabs, number, copy);
-        drop(slabs);
-        let pulse = holder.pulse();
-        if pulse.is_stalled() && pulse.takes_probe() {
-            self.probe(number, copy, scratch);
-        }
-        let mut from = 0;
-        // A request that nobody waits for any more may still write what is old. It is waited for.
-        while !pulse.is_slow() && !self.mending.is_ended() {
-            let failed = Cell::new(false);
-            let mut batch = Batch::new();
-            let mut last = None;
-            for page in self.behind.pages(number, copy, from).take(BATCH_PAGES) {
-                batch.push(page, Want::Mend(copy), &failed);
-                last = Some(page);
-            }
-            let Some(last) = last else { return };
-            self.run(&mut batch, scratch);
-            from = last % self.pages_per_slab() + 1;
-        }
-    }
-
-    /// Asks a holder that has stopped answering for a page. Its answer, whatever it is, ends the stall.
-    fn probe(&self, number: usize, copy: usize, scratch: &Scratch) {
-        let Some(page) = self.behind.pages(number, copy, 0).next() else { return };
-        let Some(slot) = scratch.slots.iter().find(|slot| slot.is_free()) else { return };
-        let deadline = Instant::now() + self.settings.request_timeout;
-        let slabs = self.slabs();
-        let Some(place) = slabs[number].live(copy) else { return };
-        let holder = Arc::clone(&place.holder);
-        let mut payload = slot.payload();
-        payload.reset(Operation::Get, deadline);
-        payload.push(self.key_of(page, place));
-        drop(payload);
-        // From here on, whoever forgets the holder waits for the request. Nobody else does.
-        holder.submit(slot);
-        drop(slabs);
-        if !slot.wait(Some(deadline)) {
-            slot.mark_overdue(holder.pulse());
-        }
     }
 }
