@@ -91,6 +91,7 @@ impl Entry<'_> {
         self.fetched = false;
         self.is_patient = false;
         (self.sent, self.good, self.bad) = (0, 0, 0);
+        self.causes.fill(Cause::NoAnswer);
     }
 
     /// Copies that did not do what was wanted: a bit each.
@@ -127,9 +128,9 @@ impl Entry<'_> {
         (0..COPIES).filter(|copy| slab.live(*copy).is_some()).all(has_none)
     }
 
-    /// Whether the copy is in use and lies with a lender that did not answer in time.
+    /// Whether the copy is in use and lies with a lender that did not answer in time, now or before.
     fn is_late(&self, slab: &Slab, copy: usize) -> bool {
-        self.bad & 1 << copy != 0
+        (self.bad | self.skipped) & 1 << copy != 0
             && self.causes[copy] == Cause::NoAnswer
             && slab.live(copy).is_some_and(|place| place.holder.is_lender())
     }
@@ -427,9 +428,14 @@ impl Core {
         }
         for copy in (0..COPIES).filter(|copy| entry.missed() & 1 << copy != 0).filter(live) {
             let cause = entry.causes[copy];
-            let holder = slab.place(copy).map(|place| &place.holder);
+            let pulse = slab.place(copy).map(|place| place.holder.pulse());
+            if entry.skipped & 1 << copy != 0
+                && let Some(pulse) = pulse
+            {
+                pulse.left_out();
+            }
             let may_answer = cause == Cause::NoAnswer
-                && holder.is_some_and(|it| it.pulse().unwritten_for() < self.settings.stall_max);
+                && pulse.is_some_and(|it| it.unwritten_for() < self.settings.stall_max);
             if !may_answer && self.is_complete_without(slabs, number, copy) {
                 self.give_up_holder(slabs, number, copy);
                 self.report_loss(slab, number, copy, cause, Effect::FailOver);
@@ -445,12 +451,15 @@ impl Core {
         true
     }
 
-    /// Gives up a copy whose holder has not answered for too long, if the other copy has all pages.
+    /// Gives up a copy whose holder has not answered for too long, if the other copy has all pages and its holder
+    /// answers.
     pub fn give_up_stalled(&self, slabs: &[Slab], number: usize, copy: usize) {
         let _losing = self.losing.lock();
         let Some(place) = slabs[number].live(copy) else { return };
         let is_over = place.holder.pulse().unwritten_for() >= self.settings.stall_max;
-        if is_over && self.is_complete_without(slabs, number, copy) {
+        let other_stalls =
+            slabs[number].live(1 - copy).is_some_and(|place| place.holder.pulse().is_stalled());
+        if is_over && !other_stalls && self.is_complete_without(slabs, number, copy) {
             self.give_up_holder(slabs, number, copy);
             self.report_loss(&slabs[number], number, copy, Cause::Away, Effect::FailOver);
         }

@@ -72,11 +72,7 @@ impl Core {
     /// Sends the requests that can be sent, and takes the answers. Returns false if there was
     /// nothing to send.
     pub fn dispatch(&self, slabs: &[Slab], batch: &mut Batch<'_>, scratch: &mut Scratch) -> bool {
-        if scratch.slots.iter().all(|slot| !slot.is_free()) {
-            // All slots are with holders that did not answer in time. They become free when those
-            // calls end.
-            scratch.slots[0].wait(None);
-        }
+        scratch.wait_for_slot();
         let deadline = Instant::now() + self.settings.request_timeout;
         let mut requests: Requests<'_> = [const { None }; SLOTS];
         self.load(slabs, batch, scratch, deadline, &mut requests);
@@ -167,6 +163,10 @@ impl Core {
                 continue;
             }
             scratch.slots[request.slot].mark_overdue(request.holder.pulse());
+            // The other holder may be the one that stands still: it must not get all slots.
+            if !scratch.has_spare_slots() {
+                continue;
+            }
             has_late = true;
             for &(at, copy) in request.entries() {
                 let entry = batch.at(usize::from(at));
@@ -425,12 +425,14 @@ fn next_operation(entry: &mut Entry<'_>, slab: &Slab) -> Option<(usize, Operatio
             next.map(|copy| (copy, Operation::Get)).or_else(|| close(entry, Progress::Failed))
         }
         Want::Write(_) => {
-            if is_undone(entry) {
-                // No other copy took it.
+            let asked = |copy: &usize| (entry.sent | entry.skipped) & 1 << copy == 0 && live(copy);
+            let is_in_flight = entry.sent & COPY_BITS & !(entry.good | entry.bad) != 0;
+            let has_it = |copy: &usize| entry.good & 1 << copy != 0 && live(copy);
+            if !is_in_flight && !(0..COPIES).any(|copy| asked(&copy) || has_it(&copy)) {
+                // No other copy took it, or none is in use any more.
                 entry.skipped = 0;
             }
-            let asked =
-                |copy: &usize| entry.sent & 1 << copy == 0 && entry.skipped & 1 << copy == 0;
+            let asked = |copy: &usize| (entry.sent | entry.skipped) & 1 << copy == 0;
             let next = (0..=TARGET).filter(asked).find(live);
             if next.is_none() && entry.skipped != 0 && entry.good & COPY_BITS == 0 {
                 // The others have not answered yet.
@@ -477,13 +479,6 @@ const fn go_on(entry: &mut Entry<'_>) {
     if matches!(entry.progress, Progress::Awaited) && entry.sent == entry.good | entry.bad {
         entry.progress = Progress::Open;
     }
-}
-
-/// Whether all copies that a change was sent to have failed.
-const fn is_undone(entry: &Entry<'_>) -> bool {
-    entry.sent & COPY_BITS & !(entry.good | entry.bad) == 0
-        && entry.sent & COPY_BITS != 0
-        && entry.good & COPY_BITS == 0
 }
 
 /// The copy that a page is read from next.

@@ -187,10 +187,11 @@ impl Shared {
     /// Executes a request, and records how long that took. Returns whether it was answered.
     fn execute(&self, payload: &mut Payload) -> bool {
         self.transport.execute(payload);
-        if payload.operation == Operation::Get {
+        let is_answered = !payload.outcomes[..payload.count].contains(&PageOutcome::Lost);
+        if is_answered && payload.operation == Operation::Get {
             self.pulse.latency.note(payload.sent.elapsed());
         }
-        !payload.outcomes[..payload.count].contains(&PageOutcome::Lost)
+        is_answered
     }
 
     /// Records whether a request was answered.

@@ -49,7 +49,7 @@ impl Core {
         }
         let mut from = 0;
         // A request that nobody waits for any more may still write what is old. It is waited for.
-        while !pulse.is_slow() && !self.mending.is_ended() {
+        while !pulse.is_slow() && scratch.has_spare_slots() && !self.mending.is_ended() {
             let failed = Cell::new(false);
             let mut batch = Batch::new();
             let mut last = None;

@@ -43,7 +43,7 @@ impl Pulse {
 
     /// A request is overdue from now on.
     pub fn begin_overdue(&self) {
-        self.overdue.fetch_add(1, Ordering::AcqRel);
+        self.overdue.fetch_add(1, Ordering::SeqCst);
     }
 
     /// An overdue request has ended.
@@ -53,16 +53,21 @@ impl Pulse {
 
     /// A request was not answered in time; whether it was a write or a discard.
     pub fn failed(&self, is_change: bool) {
-        let now = self.now();
         if is_change {
-            let since = &self.unwritten_at;
-            let _ = since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
+            self.left_out();
         }
-        let begins = self.stalled_at.compare_exchange(0, now, Ordering::AcqRel, Ordering::Relaxed);
+        let now = self.now();
+        let begins = self.stalled_at.compare_exchange(0, now, Ordering::SeqCst, Ordering::Relaxed);
         if begins.is_ok() {
             self.probe_at.store(now + PROBE_US.0, Ordering::Release);
             self.probe_pause.store(2 * PROBE_US.0, Ordering::Release);
         }
+    }
+
+    /// A change was not done: it was not answered in time, or not sent because of that.
+    pub fn left_out(&self) {
+        let since = &self.unwritten_at;
+        let _ = since.compare_exchange(0, self.now(), Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// A request was answered. A stall ends only when no overdue request is left: one may still do what it was sent for.
@@ -70,13 +75,22 @@ impl Pulse {
         if is_change && self.unwritten_at.load(Ordering::Acquire) != 0 {
             self.unwritten_at.store(0, Ordering::Release);
         }
-        if self.stalled_at.load(Ordering::Acquire) != 0 && !self.is_overdue() {
-            self.stalled_at.store(0, Ordering::Release);
+        if self.stalled_at.load(Ordering::SeqCst) != 0 && !self.is_overdue() {
+            self.stalled_at.store(0, Ordering::SeqCst);
+            // One may have become overdue meanwhile.
+            if self.is_overdue() {
+                let _ = self.stalled_at.compare_exchange(
+                    0,
+                    self.now(),
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                );
+            }
         }
     }
 
     pub fn is_overdue(&self) -> bool {
-        self.overdue.load(Ordering::Acquire) != 0
+        self.overdue.load(Ordering::SeqCst) != 0
     }
 
     pub fn is_stalled(&self) -> bool {

@@ -29,6 +29,23 @@ impl Scratch {
             sealed: Page::rooms(BATCH_PAGES),
         }
     }
+
+    /// Whether half of the slots are free, so that a request whose answer nobody may wait for can take one.
+    pub fn has_spare_slots(&self) -> bool {
+        self.slots.iter().filter(|slot| slot.is_free()).count() >= SLOTS / 2
+    }
+
+    /// Waits until a slot is free. All may be with holders that did not answer in time: they become free when those
+    /// calls end.
+    pub fn wait_for_slot(&self) {
+        loop {
+            let seen = self.finished.count();
+            if self.slots.iter().any(|slot| slot.is_free()) {
+                return;
+            }
+            self.finished.wait(seen, None);
+        }
+    }
 }
 
 /// The free buffers. A thread that finds none waits.

@@ -89,10 +89,12 @@ impl Slab {
     /// The copies that a change leaves out, a bit each: their holder has stopped answering, and that of another copy has
     /// not.
     pub fn stalled(&self) -> u8 {
-        let is_stalled =
-            |copy: usize| self.live(copy).map(|place| place.holder.pulse().is_stalled());
+        // Each is looked at once: it may change meanwhile.
+        let is_stalled: [Option<bool>; COPIES] = core::array::from_fn(|copy| {
+            self.live(copy).map(|place| place.holder.pulse().is_stalled())
+        });
         let bits = |wanted| {
-            let those = (0..COPIES).filter(move |copy| is_stalled(*copy) == Some(wanted));
+            let those = (0..COPIES).filter(|copy| is_stalled[*copy] == Some(wanted));
             those.fold(0, |bits, copy| bits | 1 << copy)
         };
         if bits(false) == 0 { 0 } else { bits(true) }

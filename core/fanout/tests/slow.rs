@@ -2,9 +2,9 @@
 
 mod support;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillway_block::Device;
 use spillway_fanout::{Cause, Counters, Effect, FanOut, Loss, Settings};
@@ -72,6 +72,34 @@ fn a_read_does_not_wait_for_a_copy_that_stands_still() {
         assert!(device.places(0).unwrap().iter().flatten().all(|it| !it.is_lost));
         drop(device);
         assert!(losses.lock().unwrap().is_empty());
+    }
+}
+
+/// A copy that stands still does not get all requests of a thread, however often the other one takes long too.
+#[test]
+fn reads_go_on_between_a_copy_that_stands_still_and_a_slow_one() {
+    for stuck in 0..2 {
+        let (hosts, device, _) = pair(LONG, LONG);
+        write(&device, 0..8, 5);
+        hosts[stuck].fake.set(Fault::Stuck);
+        hosts[1 - stuck].fake.set(Fault::VerySlow);
+        let read = AtomicUsize::new(0);
+        let ended = thread::scope(|scope| {
+            scope.spawn(|| {
+                for page in (0..24).map(|turn| turn % 8) {
+                    assert_eq!(value(&device, page), Some(5));
+                    read.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            let until = Instant::now() + LONG / 2;
+            while read.load(Ordering::SeqCst) < 24 && Instant::now() < until {
+                thread::sleep(Duration::from_millis(5));
+            }
+            let ended = read.load(Ordering::SeqCst);
+            hosts[stuck].fake.set(Fault::None);
+            ended
+        });
+        assert_eq!(ended, 24, "reads that did not wait for the copy that stands still");
     }
 }
 
@@ -210,6 +238,24 @@ fn a_copy_that_has_what_the_other_one_missed_is_kept_though_it_gives_wrong_bytes
     assert!(!device.places(0).unwrap()[1].as_ref().unwrap().is_lost);
     hosts[1].fake.set(Fault::None);
     assert_eq!(value(&device, 0), Some(2));
+}
+
+/// The stall is found by a read, so no change is ever sent: those that leave the copy out count.
+#[test]
+fn a_copy_that_stopped_answering_reads_is_given_up_too() {
+    let (hosts, device, losses) = pair(REQUEST, Duration::from_millis(400));
+    write(&device, 0..4, 1);
+    hosts[1].fake.set(Fault::Dead);
+    let before = calls(&hosts[1]);
+    while calls(&hosts[1]) == before {
+        assert_eq!(value(&device, 3), Some(1));
+    }
+    write(&device, 0..2, 2);
+    wait::until("it is given up", || device.places(0).unwrap()[1].as_ref().unwrap().is_lost);
+    assert_eq!((value(&device, 0), value(&device, 3)), (Some(2), Some(1)));
+    drop(device);
+    let last = losses.lock().unwrap().last().copied();
+    assert_eq!(last.map(|it| (it.cause, it.effect)), Some((Cause::Away, Effect::FailOver)));
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub const PAGES_PER_SLAB: u64 = SLAB_BYTES / 4096;
 
 /// What a slow lender takes for each call.
 const SLOW: Duration = Duration::from_millis(5);
+const VERY_SLOW: Duration = Duration::from_millis(60);
 
 /// What a lender does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,8 @@ pub enum Fault {
     Full,
     /// It takes a while for each call.
     Slow,
+    /// It takes longer for each call than any reader waits before it asks the other copy.
+    VerySlow,
     /// It answers reads alone.
     Unwritable,
 }
@@ -117,6 +120,10 @@ impl Fake {
             Fault::Dead => false,
             Fault::Slow => {
                 thread::sleep(SLOW);
+                true
+            }
+            Fault::VerySlow => {
+                thread::sleep(VERY_SLOW);
                 true
             }
             _ => true,
