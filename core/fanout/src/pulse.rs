@@ -148,6 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn probes_become_rarer_up_to_a_bound() {
+        let pulse = Pulse::new();
+        pulse.failed(false);
+        assert!(!pulse.takes_probe(), "it has failed just now");
+        let pauses = [20_000, 40_000, 80_000, 160_000, 320_000, 320_000, 320_000];
+        for pause_us in pauses {
+            assert_eq!(pulse.probe_pause.load(Ordering::Relaxed), pause_us);
+            pulse.probe_at.store(0, Ordering::Relaxed);
+            assert!(pulse.takes_probe());
+        }
+    }
+
+    #[test]
     fn a_holder_that_is_read_but_not_written_is_known() {
         let pulse = Pulse::new();
         pulse.failed(false);

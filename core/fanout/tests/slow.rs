@@ -292,6 +292,18 @@ fn what_only_a_forgotten_copy_had_is_lost_and_nothing_else() {
 }
 
 #[test]
+fn a_forgotten_copy_that_was_behind_costs_no_page() {
+    let (hosts, device, _) = pair(REQUEST, LONG);
+    write(&device, 0..4, 1);
+    hosts[0].fake.set(Fault::Dead);
+    write(&device, 0..2, 2);
+    device.forget(&hosts[0].holder);
+    let values: Vec<_> = (0..4).map(|page| value(&device, page)).collect();
+    assert_eq!(values, [Some(2), Some(2), Some(1), Some(1)]);
+    assert_eq!((device.counters().behind_pages, device.counters().errors), (0, 0));
+}
+
+#[test]
 fn a_slab_moves_with_what_its_copy_missed() {
     let (hosts, device, _) = pair(REQUEST, LONG);
     let third = host(9);
