@@ -5,7 +5,7 @@
 //!  device      FanOut: a spillway_block::Device. Slabs can move and holders be forgotten under traffic
 //!    slabs       which copies each slab has, and which of them are lost
 //!    batch       pages that are processed together: locks, seals, results
-//!    dispatch    sends the next requests of a batch to all holders at once
+//!    dispatch    sends the next requests of a batch to all holders at once; next: what a page needs next
 //!    change      requests for parts of pages; discards
 //!    moving      copies a slab to a new place
 //!    behind      which pages a copy has missed; mender: copies them once its holder answers
@@ -56,6 +56,7 @@ mod loss;
 mod mender;
 mod mending;
 mod moving;
+mod next;
 mod page;
 mod pulse;
 mod request;
