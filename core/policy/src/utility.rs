@@ -18,8 +18,9 @@
 //! **Fairness.** A client that in the long run makes less progress than with its own share (the node divided by
 //! weights) gets that share first, as far as it can use it. So a client that needs no more than its share always has
 //! it, and sharing harms no client for long. An operator's `floor_pages` come before everything else.
-//! [`Utility::fairness_percent`] trades the mean for evenness: that part of the max-min fair share of each client (D. Bertsekas
-//! and R. Gallager, "Data Networks", 1992, section 6.5.2) comes before the value of pages. With 100 there are no turns.
+//! [`Utility::fairness_percent`] trades the mean for evenness: that part of the max-min fair share of each client
+//! (D. Bertsekas and R. Gallager, "Data Networks", 1992) comes before the value of pages. With 100 there are no turns.
+//! What a client can use is what its curve knows, which leaves out pages on the client's own disk.
 //!
 //! **Idle pages** are taxed as in C. A. Waldspurger, "Memory Resource Management in VMware ESX Server", OSDI 2002: the
 //! former gets of a client that has become idle count a quarter, so active clients outbid it. It has no claim to its

@@ -60,7 +60,7 @@ struct Set {
     miss: Option<Duration>,
 
     /// utility: the part of the store that is shared evenly among the clients that can use it, per cent (0). With 100,
-    /// equal clients get equal shares, and nobody takes turns.
+    /// nobody takes turns.
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
     fairness: Option<u32>,
 

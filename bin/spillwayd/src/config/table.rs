@@ -247,7 +247,7 @@ pub static MEMORY: [Setting<Memory>; 7] = [
         "fairness_percent",
         "0",
         Count(|m| &mut m.fairness_percent, 0, 100),
-        "utility: the part of the store that is shared evenly among the clients that can use it. 0: memory goes where it saves the most waiting, and clients that don't all fit take turns. 100: equal clients get equal shares, and nobody takes turns.",
+        "utility: the part of the store that is shared evenly among the clients that can use it. 0: memory goes where it saves the most waiting, and clients that don't all fit take turns. 100: nobody takes turns, and equal clients get about equal shares.",
     ),
     live(
         "programs",

@@ -7,7 +7,7 @@ mod unspill;
 
 use std::ffi::CStr;
 
-use crate::server::{Context, Text, register_command};
+use crate::server::{Context, Text, denied, register_command};
 use crate::transparent;
 
 pub use read::reply;
@@ -30,7 +30,7 @@ fn permit<'a, 'text: 'a>(
     if !transparent::is_on() || context.permits(&context.asker(), native, arguments) {
         return Ok(());
     }
-    Err(format!("NOPERM it takes the permission to run '{}'", native.to_string_lossy()))
+    Err(denied(native, b""))
 }
 
 /// Registers all commands.

@@ -23,7 +23,7 @@ pub use filter::{Arrival, Name, Told, is_paused, memory_used, register_filter};
 pub use foreground::{fail_dump, listen as listen_for_dumps};
 pub use key::{Found, Key, Kind, Usage};
 pub use keyspace::{Change, is_loading, modules_changed, observe};
-pub use permission::Asker;
+pub use permission::{Asker, denied};
 pub use register::{
     Arity, Command, InfoSection, attach, before_sleep, on_fork, register_command,
     register_for_native, register_information, within_onload,

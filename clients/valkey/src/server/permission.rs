@@ -121,8 +121,9 @@ pub(super) fn permits(asker: &Asker, mut command: Vec<*mut RawString>) -> bool {
     }
 }
 
-/// The reply to a user who may not run a command, worded as the server words it.
-pub(super) fn denied(native: &CStr, said: &[u8]) -> String {
+/// The reply to a user who may not run a command, worded as the server words it. `said` is what the server replied to
+/// the module; empty if it was not asked.
+pub fn denied(native: &CStr, said: &[u8]) -> String {
     let said = said.strip_prefix(b"-").unwrap_or(said);
     if said.starts_with(b"NOPERM") {
         return String::from_utf8_lossy(said).trim_end().to_owned();
