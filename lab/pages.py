@@ -20,6 +20,8 @@ LEFT_OUT = {
     ("docs/daemon.md", "here$ spillway client export alice > alice.pools        # her puts are refused here from now on"):
         "two daemons: lab/tests/daemon-moved",
     ("docs/daemon.md", "here$ spillway client export alice --rest > alice.rest"): "two daemons: lab/tests/daemon-moved",
+    ("docs/dashboard.md", "laptop$ export SPILLWAY_API=https://192.0.2.1:8431 SPILLWAY_API_CA=authority.pem"):
+        "another host: lab/tests/https",
     ("docs/dashboard.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
     ("docs/disks.md", "mkswap /dev/vdb"): "in a guest: lab/tests/guest-tmem-disk",
     ("docs/disks.md", "spillway disk empty vm1-swap"): "with a guest that has ended: lab/tests/guest-tmem-disk",

@@ -21,21 +21,29 @@ def promtool(*arguments, **options):
 
 
 class Prometheus:
-    """Reads a daemon each second at its TCP port, and fires what is so for a second."""
+    """Reads a daemon each second at its TCP port, and fires what is so for a second. With the file of an authority it
+    reads over https, by the job of packaging/prometheus."""
 
-    def __init__(self, port, token):
+    def __init__(self, port, token, authority=None):
         short = RULES.read_text()
         for minutes, seconds in SECONDS.items():
             short = short.replace(f"[{minutes}]", f"[{seconds}]")
         (lab.WORK / "short.yml").write_text(re.sub(r"for: \d+[ms]", "for: 1s", short))
-        (lab.WORK / "prometheus.yml").write_text(f"""
-global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+        job = f"""
 rule_files: [short.yml]
 scrape_configs:
   - job_name: spillway
     authorization: {{credentials_file: {token}}}
     static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
-""")
+"""
+        if authority:
+            job = RULES.with_name("prometheus.yml").read_text()
+            for theirs, ours in {"spillway.rules.yml": "short.yml", "/etc/prometheus/spillway-ca.pem": str(authority),
+                                 "/etc/prometheus/spillway-token": str(token), "192.0.2.1:8431": f"127.0.0.1:{port}"}.items():
+                if theirs not in job:
+                    lab.fail(f"packaging/prometheus/prometheus.yml has no {theirs}")
+                job = job.replace(theirs, ours)
+        (lab.WORK / "prometheus.yml").write_text(f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\n{job}")
         self.port = lab.free_port()
         with open(lab.WORK / "prometheus.log", "w") as log:
             lab.start([TOOLS / "prometheus", f"--config.file={lab.WORK}/prometheus.yml", f"--storage.tsdb.path={lab.WORK}/tsdb",
@@ -51,6 +59,13 @@ scrape_configs:
     def _scraped(self):
         answer = self._ask("query?query=up")
         return answer and [sample["value"][1] for sample in answer["result"]] == ["1"]
+
+    def scrapes(self):
+        """How often it has read the daemon since this was called first."""
+        answer = self._ask("query?query=count_over_time(up[1h])")
+        count = int(answer["result"][0]["value"][1]) if answer and answer["result"] else 0
+        self.first = getattr(self, "first", count)
+        return count - self.first if self._scraped() else 0
 
     def firing(self):
         """The alerts that fire: labels and texts of each."""

@@ -71,17 +71,14 @@ fn the_version_names_the_commit() {
 
 #[test]
 fn a_mistake_is_one_line_that_helps() {
-    let (line, status) = refused(&["stat", "--api", "https://blade:8430"]);
-    assert!(
-        line.starts_with("spillway: --api https://blade:8430: https:// does not work"),
-        "{line}"
-    );
+    let (line, status) = refused(&["stat", "--api", "unix:///blade"]);
+    assert!(line.starts_with("spillway: --api unix:///blade: unix:// does not work"), "{line}");
     assert!(line.contains("http://HOST:PORT") && status == 2, "{line}");
     // The environment's too.
     let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
-    let output = command.arg("stat").env("SPILLWAY_API", "https://blade:8430").output().unwrap();
+    let output = command.arg("stat").env("SPILLWAY_API", "unix:///blade").output().unwrap();
     let line = String::from_utf8(output.stderr).unwrap();
-    assert!(line.contains("SPILLWAY_API https://blade:8430: https:// does not work"), "{line}");
+    assert!(line.contains("SPILLWAY_API unix:///blade: unix:// does not work"), "{line}");
     assert_eq!(output.status.code(), Some(2));
     let (line, status) = refused(&["client", "add", "bob", "--taget", "1G"]);
     assert!(line.contains("'--target'") && line.contains("spillway client add --help"), "{line}");

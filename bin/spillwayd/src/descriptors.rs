@@ -56,6 +56,7 @@ fn needed(config: &Config) -> usize {
         (has_resp, resp * SOCKET),
         (listen.api.is_some(), api * SOCKET),
         (listen.api_tcp.is_some(), api * SOCKET),
+        (listen.api_tls.is_some(), api * SOCKET),
         (config.lend.is_on(), api * SOCKET),
     ];
     let connections: usize = listeners.iter().filter(|it| it.0).map(|it| it.1).sum();

@@ -39,6 +39,8 @@ pub struct Tls {
     keys: spillway_tls::Keys,
     /// For front ends with third-party clients.
     pub any_version: ServerSettings,
+    /// For the HTTP interface, whose peers show a token instead of a certificate.
+    pub api: ServerSettings,
     /// For front ends whose clients are all Spillway's.
     pub tls13: ServerSettings,
     /// Further keys for lending.
@@ -190,7 +192,13 @@ impl Tls {
         let (any_version, tls13) = (server(Versions::Tls12And13)?, server(Versions::Tls13)?);
         let lending = config.lend.is_on().then(|| LendingTls::new(&keys, &files.certificate));
         let lending = lending.transpose()?;
-        Ok(Some(Self { keys, any_version, tls13, lending }))
+        let api = ServerSettings::of_any_client(&keys, Versions::Tls12And13).map_err(error)?;
+        Ok(Some(Self { keys, any_version, api, tls13, lending }))
+    }
+
+    /// The first DNS name in the certificate, if it is that of one host.
+    pub fn name(&self) -> Option<String> {
+        self.keys.name().ok().filter(|name| !name.starts_with('*'))
     }
 
     fn renew(&mut self, new: Self, note: &mut dyn FnMut(&str)) {
@@ -205,6 +213,7 @@ impl Tls {
             }
         }
         self.any_version.renew(&new.any_version);
+        self.api.renew(&new.api);
         self.tls13.renew(&new.tls13);
         if let (Some(own), Some(new)) = (&self.lending, &new.lending) {
             own.client.renew(&new.client);

@@ -34,6 +34,7 @@ pub struct Listeners {
     pub resp_tls: Option<TcpListener>,
     pub api: Option<UnixListener>,
     pub api_tcp: Option<TcpListener>,
+    pub api_tls: Option<TcpListener>,
     /// Messages of other hosts.
     pub lend: Option<TcpListener>,
     /// Those of disks, in their order.
@@ -67,6 +68,7 @@ impl Listeners {
         let resp_tcp = on_tcp(listen.resp_tcp)?;
         let resp_tls = on_tcp(listen.resp_tls)?;
         let api_tcp = on_tcp(listen.api_tcp)?;
+        let api_tls = on_tcp(listen.api_tls)?;
         let lend = on_tcp(config.lend.listen.filter(|_| config.lend.is_on()))?;
         let disks = config.disks.iter().map(|disk| {
             let path = disk.socket(listen);
@@ -93,6 +95,7 @@ impl Listeners {
             resp_tls,
             api,
             api_tcp,
+            api_tls,
             lend,
             disks,
             places: Vec::new(),
@@ -125,6 +128,7 @@ impl Listeners {
             ("resp_tcp", &self.resp_tcp),
             ("resp_tls", &self.resp_tls),
             ("api_tcp", &self.api_tcp),
+            ("api_tls", &self.api_tls),
             ("lend", &self.lend),
         ];
         // By now, port 0 of the configuration is a real port.

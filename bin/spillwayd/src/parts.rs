@@ -1,6 +1,6 @@
 //! Assembles the daemon's parts.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,7 +19,7 @@ use crate::arguments::COMMIT;
 use crate::config::{self, Clients, Config, Listen};
 use crate::frontends::{Measured, Secrets};
 use crate::kept::{self, Inherited};
-use crate::keys::Keys;
+use crate::keys::{Keys, Tls};
 use crate::lend::helper::{Helper, Verb};
 use crate::listeners::Listeners;
 use crate::memory::{self, Memory};
@@ -155,7 +155,7 @@ impl Parts {
             started_ms,
             memory_locked,
             kept_by: kept::fd_store_name(),
-            dashboard: dashboard(&config.listen),
+            dashboard: dashboard(&config.listen, &keys),
             lending: handle.map(|handle| handle as Arc<dyn spillway_api::Lending>),
             disks: Box::new(disks::Listed::new(&config, &disks)),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
@@ -214,21 +214,33 @@ fn lock_memory(config: &Config, helper: Option<&Helper>) -> anyhow::Result<bool>
     }
 }
 
-/// The dashboard's address, as seen from this host.
-fn dashboard(listen: &Listen) -> Dashboard {
+/// The dashboard's address, as seen from this host. Inside TLS it is the name that the certificate has, if it has one.
+fn dashboard(listen: &Listen, keys: &Keys) -> Dashboard {
     let path = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let inside_tls = || {
+        let name = keys.tls.as_ref().and_then(Tls::name);
+        listen.api_tls.map(|address| match name {
+            Some(name) => format!("{name}:{}", address.port()),
+            None => from_here(address),
+        })
+    };
+    let plain = listen.api_tcp.map(from_here);
     Dashboard {
-        address: listen.api_tcp.map(|mut address| {
-            if address.ip().is_unspecified() {
-                address.set_ip(match address.ip() {
-                    IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-                    IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-                });
-            }
-            address.to_string()
-        }),
+        tls: plain.is_none() && listen.api_tls.is_some(),
+        address: plain.or_else(inside_tls),
         token_file: listen.api_token_file.as_ref().map(|file| path(file).display().to_string()),
     }
+}
+
+/// An address of this host as it reaches it itself.
+fn from_here(mut address: SocketAddr) -> String {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address.to_string()
 }
 
 /// The system clock, milliseconds since 1970.

@@ -196,19 +196,22 @@ fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
         let listener = UnixListener::from_std(listener)?;
         tokio::spawn(spillway_api::serve("HTTP", listener, router, ServerLimits::default()));
     }
-    let tokens = parts.keys.lock().unwrap_or_else(PoisonError::into_inner).tokens.clone();
-    if let (Some(listener), Some(tokens)) = (parts.listeners.api_tcp.take(), tokens) {
+    let keys = parts.keys.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(tokens) = keys.tokens.clone() else { return Ok(()) };
+    let data = spillway_api::router(parts.daemon.clone(), Some(tokens));
+    // The page needs no token: it contains no data.
+    let router = spillway_web::router().merge(data);
+    let limits = ServerLimits::default();
+    if let Some(listener) = parts.listeners.api_tcp.take() {
         listener.set_nonblocking(true)?;
-        let data = spillway_api::router(parts.daemon.clone(), Some(tokens));
-        // The page needs no token: it contains no data.
-        let router = spillway_web::router().merge(data);
         let listener = TcpListener::from_std(listener)?;
-        tokio::spawn(spillway_api::serve(
-            "HTTP over TCP",
-            listener,
-            router,
-            ServerLimits::default(),
-        ));
+        tokio::spawn(spillway_api::serve("HTTP over TCP", listener, router.clone(), limits));
+    }
+    if let (Some(listener), Some(tls)) = (parts.listeners.api_tls.take(), &keys.tls) {
+        listener.set_nonblocking(true)?;
+        let listener = TcpListener::from_std(listener)?;
+        let tls = tls.api.clone();
+        tokio::spawn(spillway_api::serve_tls("HTTPS", listener, tls, router, limits));
     }
     Ok(())
 }

@@ -10,11 +10,11 @@ pub fn of(config: &Config) -> Vec<String> {
     lines
 }
 
-/// The HTTP interface does not encrypt, so whoever is between it and another host reads the token.
+/// `api_tcp` does not encrypt, so whoever is between it and another host reads the token.
 fn in_the_clear(listen: &Listen) -> Option<String> {
     let address = listen.api_tcp.filter(|address| !address.ip().is_loopback())?;
     Some(format!(
-        "listen.api_tcp {address} is reachable from other hosts, and the HTTP interface does not encrypt: tokens and \
-         answers are sent in the clear; listen on 127.0.0.1, and use ssh -L or a proxy with TLS"
+        "listen.api_tcp {address} is reachable from other hosts, as listen.api_tcp_guarded permits: unless a tunnel or a \
+         proxy encrypts, tokens and answers are sent in the clear; listen.api_tls encrypts"
     ))
 }

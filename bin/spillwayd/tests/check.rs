@@ -77,7 +77,16 @@ fn an_address_that_other_hosts_reach_in_the_clear_is_told() {
     ] {
         let token = token.display();
         let text = format!("[listen]\napi_tcp = \"{address}\"\napi_token_file = \"{token}\"\n");
-        let checked = check(dir, &text);
+        let unguarded = check(dir, &text);
+        let lines = String::from_utf8_lossy(&unguarded.stderr).into_owned();
+        assert_eq!(unguarded.status.success(), !is_told, "{address}: {lines}");
+        if is_told {
+            assert_eq!(lines.lines().count(), 1, "{lines}");
+            for words in [address, "in the clear", "listen.api_tls", "listen.api_tcp_guarded"] {
+                assert!(lines.contains(words), "{lines}");
+            }
+        }
+        let checked = check(dir, &format!("{text}api_tcp_guarded = true\n"));
         let lines = String::from_utf8_lossy(&checked.stderr).into_owned();
         assert!(checked.status.success(), "{address}: {lines}");
         let told = lines.starts_with(&format!("warning: listen.api_tcp {address} "));
@@ -86,6 +95,24 @@ fn an_address_that_other_hosts_reach_in_the_clear_is_told() {
             "{address}: {lines}"
         );
         assert!(!is_told || lines.contains("in the clear"), "{address}: {lines}");
+    }
+}
+
+#[test]
+fn the_http_interface_inside_tls_needs_keys_and_a_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let token = dir.join("token");
+    fs::write(&token, "0123456789abcdef").unwrap();
+    let token = format!("api_token_file = \"{}\"\n", token.display());
+    for (rest, words) in [
+        ("", "listen.api_tls needs listen.api_token_file"),
+        (&token, "listen.api_tls 0.0.0.0:8431 needs tls_certificate and tls_key"),
+    ] {
+        let checked = check(dir, &format!("[listen]\napi_tls = \"0.0.0.0:8431\"\n{rest}"));
+        let lines = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(!checked.status.success() && lines.lines().count() == 1, "{lines}");
+        assert!(lines.contains(words), "{lines}");
     }
 }
 

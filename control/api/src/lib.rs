@@ -50,6 +50,6 @@ pub use parts::{Daemon, Disks, Guests, LendOrder, Lending, ReloadOutcome};
 #[cfg(feature = "server")]
 pub use policy::{INTERVALS_MS, configure as configure_policy};
 #[cfg(feature = "server")]
-pub use server::{ServerLimits, serve};
+pub use server::{ServerLimits, serve, serve_tls};
 #[cfg(feature = "server")]
 pub use service::{document, router};

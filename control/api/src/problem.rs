@@ -33,6 +33,9 @@ pub(crate) enum Error {
     /// A request over TCP without a token.
     #[error("this needs the header 'Authorization: Bearer TOKEN' with the token of api_token_file")]
     Token,
+    /// Plain HTTP at a listener inside TLS.
+    #[error("this port speaks HTTPS: use https:// in the address")]
+    NeedsTls,
     /// The read token with a request that changes something.
     #[error(
         "the token of api_read_token_file permits only reading: this needs the token of api_token_file"
@@ -100,6 +103,7 @@ impl Error {
         use StatusCode as S;
         match self {
             Self::Input(_) => (S::BAD_REQUEST, "input"),
+            Self::NeedsTls => (S::BAD_REQUEST, "needs-tls"),
             Self::Late(_) => (S::REQUEST_TIMEOUT, "late"),
             Self::NoPath(_) => (S::NOT_FOUND, "no-path"),
             Self::NoLending => (S::CONFLICT, "no-lending"),

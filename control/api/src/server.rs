@@ -1,21 +1,32 @@
 //! The listening side: limits connections, and attaches the peer to each request.
 
+use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::connect_info::ConnectInfo;
 use axum::{Extension, Router};
-use spillway_connections::{ConnectionLimits, Connections, Deadlines, Listener};
+use spillway_connections::{ConnectionLimits, ConnectionPermit, Connections, Deadlines, Listener};
+use spillway_tls::ServerSettings;
 use spillway_types::Seldom;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::{Asker, problem};
+
+/// The first byte of a peer that begins with TLS: a record of the handshake (RFC 8446, section 5.1).
+const TLS_HANDSHAKE: [u8; 1] = [22];
 
 /// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
     /// Connections at a time.
     pub connections: ConnectionLimits,
+    /// For the TLS handshake, of listeners inside TLS.
+    pub handshake: Duration,
     /// Deadlines of a connection.
     pub deadlines: Deadlines,
 }
@@ -24,6 +35,7 @@ impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: ConnectionLimits::halves(256),
+            handshake: Duration::from_secs(5),
             deadlines: Deadlines {
                 // Programs poll every 10, 15, 30 or 60 s: an idle connection should survive until their next request.
                 head: Duration::from_secs(20),
@@ -40,43 +52,113 @@ where
     L: Listener<Stream: AsyncRead + AsyncWrite + Unpin>,
     for<'a> Asker: From<&'a L::Stream>,
 {
-    let connections = Connections::new(name, limits.connections);
-    let complaints = Arc::new(Complaints::new());
-    spillway_connections::accept(listener, connections, |stream, place| {
-        let by = ConnectInfo(Asker::from(&stream));
-        let complaints = Arc::clone(&complaints);
-        let router = router.clone().layer(Extension(by)).layer(Extension(Arc::clone(&place)));
+    let server = Arc::new(Server::new(name, router, limits));
+    spillway_connections::accept(listener, server.connections(), |stream, place| {
+        let by = Asker::from(&stream);
+        let server = Arc::clone(&server);
+        async move { server.requests(stream, by, &place).await }
+    })
+    .await;
+}
+
+/// Serves connections inside TLS, as [`serve`] does otherwise. Keys that were renewed apply to new connections.
+pub async fn serve_tls(
+    name: &'static str,
+    listener: TcpListener,
+    tls: ServerSettings,
+    router: Router,
+    limits: ServerLimits,
+) {
+    let server = Arc::new(Server::new(name, router, limits));
+    spillway_connections::accept(listener, server.connections(), |stream, place| {
+        let by = Asker::from(&stream);
+        let server = Arc::clone(&server);
+        let acceptor = TlsAcceptor::from(tls.config());
         async move {
-            let served =
-                spillway_connections::serve(stream, router, limits.deadlines, problem::invalid)
-                    .await;
-            match served {
-                Err(error) if error.is_parse() => complaints.note(name, by.0, &error),
-                Err(error) => tracing::debug!("{name}: a connection ended: {error}"),
-                Ok(()) => {}
+            match handshake(stream, &acceptor, limits.handshake).await {
+                Ok(Begun::Tls(stream)) => server.requests(*stream, by, &place).await,
+                Ok(Begun::Plain(stream)) => server.refuse_plain(stream, by).await,
+                // Whoever only tests whether the port is open.
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
+                Err(error) => server.complain(by, "the TLS handshake failed", &error),
             }
-            drop(place);
         }
     })
     .await;
 }
 
-/// Lines of the log about requests that are not valid HTTP. Any peer can cause as many as it likes.
-struct Complaints {
+/// How a peer begins.
+enum Begun {
+    Tls(Box<TlsStream<TcpStream>>),
+    /// Not with TLS.
+    Plain(TcpStream),
+}
+
+async fn handshake(stream: TcpStream, acceptor: &TlsAcceptor, time: Duration) -> io::Result<Begun> {
+    let begun = async {
+        let mut first = [0];
+        if stream.peek(&mut first).await? == 1 && first != TLS_HANDSHAKE {
+            return Ok(Begun::Plain(stream));
+        }
+        Ok(Begun::Tls(Box::new(acceptor.accept(stream).await?)))
+    };
+    let late = |_| io::Error::new(ErrorKind::TimedOut, format!("not complete within {time:?}"));
+    timeout(time, begun).await.map_err(late)?
+}
+
+/// What the connections of a listener share.
+struct Server {
+    name: &'static str,
+    router: Router,
+    limits: ServerLimits,
     began: Instant,
+    /// Limits the lines of the log about peers that send no valid requests: any peer can cause as many as it likes.
     lines: Mutex<Seldom>,
 }
 
-impl Complaints {
-    fn new() -> Self {
-        Self { began: Instant::now(), lines: Mutex::default() }
+impl Server {
+    fn new(name: &'static str, router: Router, limits: ServerLimits) -> Self {
+        Self { name, router, limits, began: Instant::now(), lines: Mutex::default() }
     }
 
-    fn note(&self, name: &str, by: Asker, error: &dyn std::error::Error) {
+    fn connections(&self) -> Arc<Connections> {
+        Connections::new(self.name, self.limits.connections)
+    }
+
+    async fn requests<S>(&self, stream: S, by: Asker, place: &Arc<ConnectionPermit>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let router = self.router.clone().layer(Extension(ConnectInfo(by)));
+        let router = router.layer(Extension(Arc::clone(place)));
+        self.answer(stream, router, self.limits.deadlines, by).await;
+    }
+
+    /// Answers a peer that sends plain HTTP where TLS is needed.
+    async fn refuse_plain(&self, stream: TcpStream, by: Asker) {
+        let router = Router::new().fallback(async || problem::Error::NeedsTls);
+        let head = self.limits.handshake;
+        self.answer(stream, router, Deadlines { head, ..self.limits.deadlines }, by).await;
+    }
+
+    async fn answer<S>(&self, stream: S, router: Router, deadlines: Deadlines, by: Asker)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        match spillway_connections::serve(stream, router, deadlines, problem::invalid).await {
+            Err(error) if error.is_parse() => {
+                self.complain(by, "a request is not valid HTTP", &error);
+            }
+            Err(error) => tracing::debug!("{}: a connection ended: {error}", self.name),
+            Ok(()) => {}
+        }
+    }
+
+    fn complain(&self, by: Asker, what: &str, error: &dyn std::error::Error) {
         let now_ms = self.began.elapsed().as_millis() as u64;
         let line = self.lines.lock().unwrap_or_else(PoisonError::into_inner).line(now_ms);
         if let Some(others) = line {
-            tracing::info!(%by, others, "{name}: a request is not valid HTTP: {error}");
+            tracing::info!(%by, others, "{}: {what}: {error}", self.name);
         }
     }
 }

@@ -359,6 +359,9 @@ pub struct PolicyKind {
 pub struct Dashboard {
     /// Address and port; null if the interface is not served over TCP.
     pub address: Option<String>,
+    /// Whether it is https.
+    #[serde(default)]
+    pub tls: bool,
     /// The file with the token that it requires.
     pub token_file: Option<String>,
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair};
+use rcgen::{BasicConstraints, Certificate, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::CertificateDer;
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
 use tempfile::TempDir;
@@ -64,9 +64,22 @@ impl Authority {
     /// # Panics
     /// If a name is not valid in a certificate.
     pub fn sign(&self, names: &[&str]) -> Signed {
+        self.sign_with(names, |_| {})
+    }
+
+    /// Signs a certificate that has expired.
+    ///
+    /// # Panics
+    /// If a name is not valid in a certificate.
+    pub fn sign_expired(&self, names: &[&str]) -> Signed {
+        self.sign_with(names, |params| params.not_after = date_time_ymd(2001, 1, 1))
+    }
+
+    fn sign_with(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Signed {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(names).unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        change(&mut params);
         Signed { certificate: params.signed_by(&key, &self.certificate, &self.key).unwrap(), key }
     }
 

@@ -164,27 +164,24 @@ pub fn document() -> String {
          This page is for operators who monitor the daemon. It lists every metric. `GET /metrics` of the\n\
          daemon's API returns them in Prometheus' text format:\n\n    \
          curl --unix-socket /run/spillway/api.sock http://localhost/metrics\n\n\
-         Prometheus reads them over TCP: set `listen.api_tcp`, `listen.api_token_file` and\n\
-         `listen.api_read_token_file` ([dashboard.md](dashboard.md#how-to-open-it) shows how), and give\n\
-         Prometheus the token of `api_read_token_file` as a bearer token. That token permits only to read.\n\
-         The interface does not encrypt. To read from another machine, use a tunnel, or let a timer run the\n\
-         command above as the daemon's user and write the output to a file that the textfile collector of\n\
-         node_exporter reads.\n\n\
+         Prometheus reads them over TCP: set `listen.api_tcp`, or for another machine `listen.api_tls`, and\n\
+         `listen.api_token_file` and `listen.api_read_token_file`\n\
+         ([dashboard.md](dashboard.md#how-to-open-it) shows how). Give Prometheus the token of\n\
+         `api_read_token_file` as a bearer token. That token permits only to read. Without TCP, let a timer\n\
+         run the command above as the daemon's user and write the output to a file that the textfile\n\
+         collector of node_exporter reads.\n\n\
          ## Alerts and a dashboard\n\n\
          `packaging/prometheus/spillway.rules.yml` has alerts for Prometheus, each with what to do and the\n\
          page that says more. `packaging/grafana/spillway.json` is a dashboard for Grafana: import it under\n\
-         Dashboards, New, Import. The Debian package installs both in /usr/share/doc/spillway/examples.\n\
+         Dashboards, New, Import. The Debian package installs them in /usr/share/doc/spillway/examples.\n\
          Check and install the alerts:\n\n    \
          promtool check rules packaging/prometheus/spillway.rules.yml\n    \
          install -m 644 packaging/prometheus/spillway.rules.yml /etc/prometheus/\n\n\
-         Alerts and dashboard expect a job with the name `spillway`. In /etc/prometheus/prometheus.yml:\n\n\
-         ```yaml\n\
-         rule_files: [spillway.rules.yml]\n\
-         scrape_configs:\n  \
-           - job_name: spillway\n    \
-             authorization: {credentials_file: /etc/prometheus/spillway-token}\n    \
-             static_configs: [{targets: [\"127.0.0.1:8430\"]}]\n\
-         ```\n\n\
+         Alerts and dashboard expect a job with the name `spillway`. `packaging/prometheus/prometheus.yml`\n\
+         has one that reads over https, for your /etc/prometheus/prometheus.yml: the token is that of\n\
+         `api_read_token_file`, and `ca_file` has the authority that signed the daemon's certificate. For a\n\
+         daemon on Prometheus' own host, leave out `scheme` and `tls_config`, and give the address of\n\
+         `listen.api_tcp`.\n\n\
          `critical` means that pages are lost or unreachable, or that the daemon is away. `warning` means\n\
          that you should look at it today. lab/tests/alerts fires some of the alerts at a real daemon.\n\n\
          ## The daemon and its store\n\n",

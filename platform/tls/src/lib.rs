@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod authorities;
 mod keys;
 
 use std::path::{Path, PathBuf};
@@ -16,11 +17,12 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    ALL_VERSIONS, ClientConfig, ClientConnection, ServerConfig, ServerConnection,
+    ALL_VERSIONS, ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection,
     SupportedProtocolVersion,
 };
 use webpki::EndEntityCert;
 
+pub use authorities::Authorities;
 pub use keys::{Differences, Keys};
 
 static TLS13_ALONE: &[&SupportedProtocolVersion] = &[&TLS13];
@@ -39,6 +41,9 @@ pub enum Error {
         /// The problem.
         reason: String,
     },
+    /// This host has no file with authorities where systems usually have it.
+    #[error("this host has no file with certificate authorities")]
+    NoSystemAuthorities,
     /// No file with the authorities for servers is given.
     #[error("no file with certificate authorities for servers is given")]
     NoAuthority,
@@ -100,9 +105,25 @@ impl ServerSettings {
     /// # Errors
     /// [`Error::File`], [`Error::Tls`].
     pub fn new(keys: &Keys, versions: Versions) -> Result<Self, Error> {
+        Self::build(keys, versions, keys.roots()?)
+    }
+
+    /// Uses keys that were read. No client is asked for a certificate, also if the keys include an authority.
+    ///
+    /// # Errors
+    /// [`Error::Tls`].
+    pub fn of_any_client(keys: &Keys, versions: Versions) -> Result<Self, Error> {
+        Self::build(keys, versions, None)
+    }
+
+    fn build(
+        keys: &Keys,
+        versions: Versions,
+        roots: Option<(&Path, Arc<RootCertStore>)>,
+    ) -> Result<Self, Error> {
         let builder = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(versions.all())?;
-        let builder = match keys.roots()? {
+        let builder = match roots {
             None => builder.with_no_client_auth(),
             Some((path, roots)) => {
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
@@ -139,7 +160,7 @@ impl ServerSettings {
     }
 }
 
-/// TLS 1.3 settings of a client of one server. Clones, and settings for other servers made by [`Self::to`], share the
+/// TLS settings of a client of one server: 1.3, or also 1.2 for [`Self::anonymous`]. Clones, and settings for other servers made by [`Self::to`], share the
 /// keys, also after [`Self::renew`].
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
@@ -174,6 +195,20 @@ impl ClientSettings {
             .with_webpki_verifier(verifier)
             .with_client_auth_cert(chain, key)
             .map_err(|why| keys.unfit(why))?;
+        config.resumption = Resumption::disabled();
+        Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), server })
+    }
+
+    /// For a client without a certificate, whose servers can be others than Spillway's own.
+    ///
+    /// # Errors
+    /// [`Error::Name`], [`Error::Tls`].
+    pub fn anonymous(authorities: Authorities, server: &str) -> Result<Self, Error> {
+        let server = server_name(server)?;
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(Versions::Tls12And13.all())?
+            .with_root_certificates(authorities.0)
+            .with_no_client_auth();
         config.resumption = Resumption::disabled();
         Ok(Self { config: Arc::new(RwLock::new(Arc::new(config))), server })
     }

@@ -1,7 +1,8 @@
 //! Client of the daemon's HTTP interface.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
+use std::path::Path;
 
 use anyhow::Context;
 use http_body_util::{BodyExt, Limited};
@@ -12,10 +13,9 @@ use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use spillway_api::types::{Problem, STREAM_TYPE};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Runtime;
 
+use crate::daemon::address::ApiAddress;
 use crate::daemon::body::RequestBody;
 use crate::daemon::options::Daemon;
 use crate::refusal::Refusal;
@@ -26,14 +26,9 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// A daemon's HTTP interface.
 pub struct Api {
     runtime: Runtime,
-    address: String,
+    address: ApiAddress,
     token: Option<String>,
 }
-
-/// A stream to the daemon.
-trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
 impl Api {
     /// Finds the interface and reads its token.
@@ -41,15 +36,22 @@ impl Api {
     /// # Errors
     /// The token file can't be read, or no address of the interface is given.
     pub fn new(options: &Daemon) -> anyhow::Result<Self> {
-        let token = options.token_file.as_ref().map(|path| {
+        Self::at(options.address()?, options.token_file.as_deref())
+    }
+
+    /// The interface at an address.
+    ///
+    /// # Errors
+    /// The token file can't be read.
+    pub fn at(address: ApiAddress, token_file: Option<&Path>) -> anyhow::Result<Self> {
+        let token = token_file.map(|path| {
             fs::read_to_string(path)
                 .map_err(|e| Refusal::usage(format!("can't read {}: {e}", path.display())))
         });
-        Ok(Self {
-            runtime: tokio::runtime::Builder::new_current_thread().enable_io().build()?,
-            address: options.address()?,
-            token: token.transpose()?.map(|token| token.trim().to_owned()),
-        })
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        let token = token.transpose()?.map(|token| token.trim().to_owned());
+        Ok(Self { runtime, address, token })
     }
 
     /// GETs `path`.
@@ -140,8 +142,9 @@ impl Api {
         body: RequestBody,
         content_type: Option<&str>,
     ) -> anyhow::Result<Response<Incoming>> {
-        let (wire, host) = self.connect().await?;
-        let lost = || format!("the daemon at {} hung up", self.address);
+        let wire = self.address.connect().await?;
+        let host = self.address.host();
+        let lost = || format!("the daemon at {} hung up", self.address.address());
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(wire)).await.with_context(lost)?;
         // It ends with the response, which reports any error.
@@ -169,22 +172,6 @@ impl Api {
             detail: format!("the daemon says {status}"),
         }))
         .into())
-    }
-
-    async fn connect(&self) -> anyhow::Result<(Box<dyn Wire>, String)> {
-        let refuse = |error: io::Error| {
-            Refusal::unreachable(format!(
-                "can't reach a daemon at {}: {error}; start one with spillway serve, or name it with --api",
-                self.address
-            ))
-        };
-        if let Some(host) = self.address.strip_prefix("http://") {
-            let host = host.trim_end_matches('/');
-            let stream = TcpStream::connect(host).await.map_err(refuse)?;
-            return Ok((Box::new(stream), host.to_owned()));
-        }
-        let stream = UnixStream::connect(&self.address).await.map_err(refuse)?;
-        Ok((Box::new(stream), "localhost".to_owned()))
     }
 }
 

@@ -43,7 +43,8 @@ pub fn run(options: &Dashboard) -> anyhow::Result<ExitCode> {
     let token = found.token_file.and_then(|file| fs::read_to_string(file).ok());
     let with_token = token.is_some();
     let fragment = token.map_or_else(String::new, |it| format!("#token={}", segment(it.trim())));
-    let url = format!("http://{address}/{fragment}");
+    let scheme = if found.tls { "https" } else { "http" };
+    let url = format!("{scheme}://{address}/{fragment}");
     match options.daemon.output {
         Output::Json => show::json(&Answer { url, with_token })?,
         Output::Table => show::print(&format!("{url}\n"))?,

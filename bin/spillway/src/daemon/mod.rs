@@ -1,5 +1,6 @@
 //! The commands that talk to a daemon.
 
+mod address;
 mod api;
 mod body;
 mod client;

@@ -60,6 +60,7 @@ fn ask<T: DeserializeOwned + 'static>(
     let daemon = Daemon {
         api: typed("--api"),
         token_file: typed("--token-file").map(Into::into),
+        api_ca: typed("--api-ca").map(Into::into),
         output: Output::default(),
     };
     let (answer, answers) = mpsc::channel();

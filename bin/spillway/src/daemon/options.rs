@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueHint};
 
+use crate::daemon::address::ApiAddress;
 use crate::refusal::Refusal;
 use crate::show::Output;
 
@@ -15,7 +16,7 @@ const SOCKET: &str = "api.sock";
 /// Which daemon, and how answers are printed.
 #[derive(Clone, Debug, Args)]
 pub struct Daemon {
-    /// The daemon's HTTP interface: a socket's path, or http://HOST:PORT. Default:
+    /// The daemon's HTTP interface: a socket's path, http://HOST:PORT or https://HOST:PORT. Default:
     /// $SPILLWAY_API, else api.sock in /run/spillway for root and in $XDG_RUNTIME_DIR/spillway for
     /// others.
     #[arg(long, value_name = "PATH|URL", value_hint = ValueHint::FilePath)]
@@ -24,6 +25,11 @@ pub struct Daemon {
     /// File with the token that the interface requires over TCP.
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+
+    /// For https: file with the certificates of the authorities that can have signed the daemon's certificate, in PEM.
+    /// Default: $SPILLWAY_API_CA, else those that this host trusts.
+    #[arg(long, value_name = "FILE")]
+    pub api_ca: Option<PathBuf>,
 
     /// How answers are printed.
     #[arg(short, long, value_enum, default_value_t)]
@@ -34,28 +40,26 @@ impl Daemon {
     /// Where the interface is.
     ///
     /// # Errors
-    /// No address is given, and there is no default directory.
-    pub fn address(&self) -> Result<String, Refusal> {
+    /// No address is given, and there is no default directory; or the address can't be used.
+    pub fn address(&self) -> Result<ApiAddress, Refusal> {
+        let authorities = || authorities(self.api_ca.clone());
         if let Some(address) = &self.api {
-            return checked("--api", address);
+            return ApiAddress::new("--api", address, authorities());
         }
         match env::var("SPILLWAY_API") {
-            Ok(address) => checked("SPILLWAY_API", &address),
-            Err(VarError::NotPresent) => Ok(default_dir()?.join(SOCKET).display().to_string()),
+            Ok(address) => ApiAddress::new("SPILLWAY_API", &address, authorities()),
+            Err(VarError::NotPresent) => {
+                let address = default_dir()?.join(SOCKET).display().to_string();
+                ApiAddress::new("the socket", &address, None)
+            }
             Err(VarError::NotUnicode(_)) => Err(Refusal::usage("SPILLWAY_API is not UTF-8")),
         }
     }
 }
 
-/// Parses the interface's address.
-fn checked(from: &str, address: &str) -> Result<String, Refusal> {
-    match address.split_once("://") {
-        None | Some(("http", _)) => Ok(address.to_owned()),
-        Some((scheme, _)) => Err(Refusal::usage(format!(
-            "{from} {address}: {scheme}:// does not work; give the path of the daemon's api.sock, or http://HOST:PORT; for \
-             another host, forward its api.sock: ssh -L DIR/api.sock:/run/spillway/api.sock HOST"
-        ))),
-    }
+/// The file with the authorities of a daemon's certificate: the one given, else the environment's.
+pub fn authorities(given: Option<PathBuf>) -> Option<PathBuf> {
+    given.or_else(|| env::var_os("SPILLWAY_API_CA").map(PathBuf::from))
 }
 
 /// The default directory of a daemon's sockets. It is never one in which other users could create sockets of their
@@ -83,20 +87,7 @@ fn dir_of(is_root: bool, run: Option<OsString>) -> Result<PathBuf, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use super::{checked, dir_of};
-
-    #[test]
-    fn only_what_can_be_asked_is_an_address() {
-        for good in ["http://127.0.0.1:8430", "/run/spillway/api.sock", "api.sock"] {
-            assert_eq!(checked("--api", good).unwrap(), good);
-        }
-        for bad in ["https://blade:8430", "unix:///run/spillway/api.sock", "HTTPS://x"] {
-            let refusal = checked("--api", bad).unwrap_err();
-            let line = refusal.to_string();
-            assert!(line.contains(bad) && line.contains("http://HOST:PORT"), "{line}");
-            assert_eq!((line.lines().count(), refusal.code()), (1, 2));
-        }
-    }
+    use super::dir_of;
 
     #[test]
     fn sockets_are_never_where_others_may_write() {

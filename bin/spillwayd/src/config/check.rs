@@ -7,7 +7,7 @@ use spillway_directory::{BlockSettings, ClientSettings, Policy, Secret, Who};
 use spillway_types::{Limits, PAGE_BYTES};
 
 use super::file::Error;
-use super::values::{Config, NamedClient};
+use super::values::{Config, Listen, NamedClient};
 use crate::read_secret::read_secret;
 
 /// Input of the client registry.
@@ -39,7 +39,7 @@ impl Clients {
         };
         let clients = config.clients.iter().map(|client| settings(client, usual, is_guest(client)));
         let clients = clients.collect::<Result<Vec<_>, _>>()?;
-        let reached = config.listen.nvme_tcp.filter(|address| !address.ip().is_loopback());
+        let reached = reached(config.listen.nvme_tcp);
         let open = clients
             .iter()
             .find(|client| matches!(client.who, Who::Host(_)) && client.secret.is_none());
@@ -85,15 +85,7 @@ impl Clients {
 /// Every listener that other hosts can reach must be able to identify its clients.
 fn check_listeners(config: &Config) -> Result<(), Error> {
     let listen = &config.listen;
-    let reached = |address: Option<SocketAddr>| address.filter(|it| !it.ip().is_loopback());
-    if listen.api_tcp.is_some() && listen.api_token_file.is_none() {
-        return Err(Error::new("listen.api_tcp needs listen.api_token_file"));
-    }
-    if listen.api_read_token_file.is_some() && listen.api_tcp.is_none() {
-        return Err(Error::new(
-            "listen.api_read_token_file is for listen.api_tcp, which is not set",
-        ));
-    }
+    check_api(listen)?;
     if let Some(address) = reached(listen.nvme_tcp)
         && config.unnamed.hosts
     {
@@ -129,6 +121,42 @@ fn check_listeners(config: &Config) -> Result<(), Error> {
         )));
     }
     Ok(())
+}
+
+/// The HTTP interface over TCP needs a token, which must not cross a network in the clear.
+fn check_api(listen: &Listen) -> Result<(), Error> {
+    let (tcp, tls) = (listen.api_tcp.map(|_| "api_tcp"), listen.api_tls.map(|_| "api_tls"));
+    if let Some(setting) = tcp.or(tls)
+        && listen.api_token_file.is_none()
+    {
+        return Err(Error::new(format!("listen.{setting} needs listen.api_token_file")));
+    }
+    if listen.api_read_token_file.is_some() && tcp.or(tls).is_none() {
+        return Err(Error::new(
+            "listen.api_read_token_file is for listen.api_tcp and listen.api_tls, and neither is set",
+        ));
+    }
+    if let Some(address) = reached(listen.api_tcp)
+        && !listen.api_tcp_guarded
+    {
+        return Err(Error::new(format!(
+            "listen.api_tcp {address} is reachable from other hosts, and tokens would be sent in the clear: use \
+             listen.api_tls, or set listen.api_tcp_guarded if a tunnel or a proxy with TLS guards it"
+        )));
+    }
+    if let Some(address) = listen.api_tls
+        && listen.tls_certificate.is_none()
+    {
+        return Err(Error::new(format!(
+            "listen.api_tls {address} needs tls_certificate and tls_key"
+        )));
+    }
+    Ok(())
+}
+
+/// An address that other hosts reach.
+fn reached(address: Option<SocketAddr>) -> Option<SocketAddr> {
+    address.filter(|it| !it.ip().is_loopback())
 }
 
 /// Each disk has a unique name, from which the names of its socket, client and files derive.

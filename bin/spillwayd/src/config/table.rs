@@ -64,7 +64,7 @@ pub static STORE: [Setting<Store>; 6] = [
 ];
 
 /// `[listen]`
-pub static LISTEN: [Setting<Listen>; 22] = [
+pub static LISTEN: [Setting<Listen>; 24] = [
     fixed(
         "dir",
         r#""/run/spillway""#,
@@ -100,14 +100,14 @@ pub static LISTEN: [Setting<Listen>; 22] = [
         "tls_certificate",
         r#""""#,
         Path(|l| &mut l.tls_certificate),
-        "The daemon's certificate for `nbd_tcp`, `nvme_tls` and `resp_tls`, in PEM.",
+        "The daemon's certificate for `nbd_tcp`, `nvme_tls`, `resp_tls` and `api_tls`, in PEM.",
     ),
     fixed("tls_key", r#""""#, Path(|l| &mut l.tls_key), "The key of `tls_certificate`, in PEM."),
     fixed(
         "tls_clients",
         r#""""#,
         Path(|l| &mut l.tls_clients),
-        "Certificates of the authorities for clients, in PEM. If it is set, clients that use TLS must show a certificate.",
+        "Certificates of the authorities for clients, in PEM. If it is set, clients that use TLS must show a certificate, except at `api_tls`.",
     ),
     fixed(
         "nvme_tcp",
@@ -173,13 +173,25 @@ pub static LISTEN: [Setting<Listen>; 22] = [
         "api_tcp",
         r#""""#,
         Address(|l| &mut l.api_tcp),
-        "Address of the HTTP interface and the dashboard over TCP (dashboard.md). Needs `api_token_file`.",
+        "Loopback address of the HTTP interface and the dashboard over TCP, usually 127.0.0.1:8430 (dashboard.md). Needs `api_token_file`. Other hosts use `api_tls`.",
+    ),
+    fixed(
+        "api_tcp_guarded",
+        "false",
+        Switch(|l| &mut l.api_tcp_guarded),
+        "Permit an `api_tcp` that other hosts reach, because something else encrypts all that goes there, such as WireGuard or a proxy with TLS.",
+    ),
+    fixed(
+        "api_tls",
+        r#""""#,
+        Address(|l| &mut l.api_tls),
+        "Address of the HTTP interface and the dashboard inside TLS 1.2 or 1.3 (https), usually 127.0.0.1:8431. Needs `tls_certificate`, `tls_key` and `api_token_file`. The token alone identifies the client, also with `tls_clients`.",
     ),
     fixed(
         "api_token_file",
         r#""""#,
         Path(|l| &mut l.api_token_file),
-        "File with the token that requests over TCP must carry: at least 16 characters on one line.",
+        "File with the token that requests to `api_tcp` and `api_tls` must carry: at least 16 characters on one line.",
     ),
     fixed(
         "api_read_token_file",

@@ -77,6 +77,8 @@ pub struct Listen {
     pub resp_tls: Option<SocketAddr>,
     pub api: Option<PathBuf>,
     pub api_tcp: Option<SocketAddr>,
+    pub api_tcp_guarded: bool,
+    pub api_tls: Option<SocketAddr>,
     pub api_token_file: Option<PathBuf>,
     pub api_read_token_file: Option<PathBuf>,
 }

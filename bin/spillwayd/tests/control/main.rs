@@ -3,6 +3,7 @@
 mod daemon;
 mod disks;
 mod http;
+mod https;
 mod lasting;
 mod lending;
 mod log;

@@ -154,10 +154,12 @@ const CLIENT_SECTION: &str = "[[client]]\nname = \"b\"\ncertificate = \"b.exampl
 fn new_connections_are_shown_the_certificate_that_a_reload_finds() {
     let host = Host::new();
     let first = host.renew(1, "a.example");
-    let daemon = host.start(&format!("resp_tls = \"127.0.0.1:0\"\n{CLIENT_SECTION}"));
+    let listeners = "resp_tls = \"127.0.0.1:0\"\napi_tls = \"127.0.0.1:0\"\n";
+    let daemon = host.start(&format!("{listeners}{CLIENT_SECTION}"));
     let ready = daemon.line(&[" ready "]);
-    let [address, resp] = ["nvme_tls", "resp_tls"].map(|setting| address(&ready, setting));
-    assert!(host.shown(address) == first && host.shown(resp) == first);
+    let all = ["nvme_tls", "resp_tls", "api_tls"].map(|setting| address(&ready, setting));
+    let address = all[0];
+    assert!(all.iter().all(|address| host.shown(address) == first));
     let store = host.open(&host.authority, address).unwrap();
     let pool = store.open_pool(PoolSpec::PERSISTENT).unwrap();
     assert_eq!(store.put(pool, Key::new(1, 2), &[5; 4096]).unwrap(), Put::Stored);
@@ -175,7 +177,7 @@ fn new_connections_are_shown_the_certificate_that_a_reload_finds() {
             && !renewed[0].contains("tls_clients"),
         "{lines}"
     );
-    assert!(host.shown(address) == second && host.shown(resp) == second);
+    assert!(all.iter().all(|address| host.shown(address) == second));
     // Whoever was connected still is.
     let mut read = [0; 4096];
     assert_eq!(store.get(pool, Key::new(1, 2), &mut read).unwrap(), Get::Hit(4096));
