@@ -1,6 +1,7 @@
 """A stock Debian kernel under QEMU (TCG) with a tmem disk, for tests of the daemon's vhost-user-blk."""
 
 import functools
+import os
 import pathlib
 import re
 import shutil
@@ -9,6 +10,12 @@ import tempfile
 import threading
 
 import lab
+
+BACKPORTS = lab.LAB / "cache/qemu-10/usr"
+QEMUS = {
+    "7.2": ["qemu-system-x86_64"],
+    "10.0": [BACKPORTS / "bin/qemu-system-x86_64", "-L", BACKPORTS / "share/qemu", "-L", BACKPORTS / "share/seabios"],
+}
 
 # Starts the guest's script with all that it needs, and ends it.
 INIT = """#!/bin/busybox sh
@@ -69,9 +76,10 @@ def _initramfs(kernel, script, programs):
 
 
 class Guest:
-    """Runs `script` under `qemu`, a program and options; `expect` waits for what it says, `go` answers what it asks."""
+    """Runs `script` under `qemu`, a program and options; by default that of QEMUS that LAB_QEMU names, else 7.2. `expect`
+    waits for what it says, `go` answers what it asks."""
 
-    def __init__(self, kernel, mib, socket, script, programs=("hog",), shows=True, qemu=("qemu-system-x86_64",)):
+    def __init__(self, kernel, mib, socket, script, programs=("hog",), shows=True, qemu=None):
         kernel = kernel_folder(kernel)
         initramfs = _initramfs(kernel, script, programs)
         image = sorted(kernel.glob("boot/vmlinuz-*"))[-1]
@@ -80,7 +88,8 @@ class Guest:
         self.shows = shows
         self._news = threading.Condition()
         self.process = lab.start([
-            *qemu, "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "1", "-m", f"{mib}M",
+            *(qemu or QEMUS[os.environ.get("LAB_QEMU", "7.2")]),
+            "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "1", "-m", f"{mib}M",
             "-object", f"memory-backend-memfd,id=memory,size={mib}M,share=on", "-machine", "memory-backend=memory",
             "-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio",
             "-chardev", f"socket,id=disk,path={socket},reconnect=1",

@@ -7,6 +7,13 @@ MODULES=(virtio_pci virtio_net virtio_blk ext4 crc32c_generic nvme-tcp nbd hmac 
 # The folder of the guest's kernel, unless the caller has set it. LAB_KERNEL=kernel-release is the Debian release's own.
 KERNEL=${KERNEL:-$LAB/cache/${LAB_KERNEL:-kernel}}
 
+# LAB_QEMU=10.0 is the QEMU that lab/setup qemu fetches, else the one that is installed.
+QEMU=(qemu-system-x86_64)
+if [ "${LAB_QEMU:-7.2}" = 10.0 ]; then
+    from=$LAB/cache/qemu-10/usr
+    QEMU=("$from/bin/qemu-system-x86_64" -L "$from/share/qemu" -L "$from/share/seabios")
+fi
+
 # The kernel's modules, uncompressed, as far as the guest needs them: guest_modules ROOT.
 guest_modules() {
     local root=$1 kernel=$KERNEL version module
@@ -115,7 +122,7 @@ network_guest() {
     ls "$KERNEL"/boot/vmlinuz-* >/dev/null || fail "no guest kernel: run lab/setup guest"
     make_network_initramfs "$script"
     make_tools_disk
-    qemu-system-x86_64 -accel tcg,thread=multi -cpu "${CPU:-Nehalem}" -smp 1 -m "${mib}M" -nodefaults -nographic -no-reboot \
+    "${QEMU[@]}" -accel tcg,thread=multi -cpu "${CPU:-Nehalem}" -smp 1 -m "${mib}M" -nodefaults -nographic -no-reboot \
         -serial stdio -netdev user,id=net -device virtio-net-pci,netdev=net \
         -drive "file=$WORK/tools.img,if=virtio,format=raw,readonly=on" \
         -kernel "$(ls "$KERNEL"/boot/vmlinuz-* | tail -n 1)" -initrd "$WORK/initramfs" \

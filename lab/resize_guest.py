@@ -25,15 +25,11 @@ import time
 
 import disk_guest
 import lab
+from disk_guest import BACKPORTS, QEMUS
 
 AGENT = pathlib.Path(lab.SPILLWAY).with_name("spillway-agent")
 PORT = "org.spillway.agent.0"
 KERNELS = {"6.12": "kernel", "6.1": "kernel-release"}
-BACKPORTS = lab.LAB / "cache/qemu-10/usr"
-QEMUS = {
-    "7.2": ["qemu-system-x86_64"],
-    "10.0": [BACKPORTS / "bin/qemu-system-x86_64", "-L", BACKPORTS / "share/qemu", "-L", BACKPORTS / "share/seabios"],
-}
 # A kernel that sees `rep stosb` (`max`) zeroes memory by it, which TCG does byte by byte.
 CPU = os.environ.get("LAB_CPU", "Nehalem")
 MODULES = "virtio_pci virtio_console virtio_mem"
