@@ -6,6 +6,7 @@
 
 mod blocks;
 mod cells;
+mod disks;
 mod fanout;
 mod kvcache;
 mod pager;
@@ -50,13 +51,14 @@ struct Arguments {
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All benchmarks.
-const ALL: [Bench; 13] = [
+const ALL: [Bench; 14] = [
     ("store", store::run),
     ("pager", pager::run),
     ("programs", programs::run),
     ("replacement", replacement::run),
     ("ring", ring::run),
     ("blocks", blocks::run),
+    ("disks", disks::run),
     ("fanout", fanout::run),
     ("policy", policy::run),
     ("resize", resize::run),

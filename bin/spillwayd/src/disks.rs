@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use spillway_api::types::{DiskEmptied, DiskStatistics, DiskStatus};
 use spillway_directory::ClientRegistry;
@@ -104,6 +104,8 @@ impl spillway_api::Disks for Listed {
 fn status(client: &str, disk: &Disk) -> DiskStatus {
     let (state, since) = disk.guest();
     let its = disk.statistics();
+    let (last_error, last_error_s) =
+        disk.last_error().map(|(why, ago)| (why, ago.as_secs())).unzip();
     DiskStatus {
         name: disk.name().to_owned(),
         client: client.to_owned(),
@@ -126,6 +128,9 @@ fn status(client: &str, disk: &Disk) -> DiskStatus {
         },
         state_s: since.as_secs(),
         held_pages: disk.held_pages().ok(),
+        unread_pages: disk.unread_pages(Instant::now()),
+        last_error,
+        last_error_s,
         statistics: DiskStatistics {
             store_read_pages: its.store_reads,
             file_read_pages: its.file_reads,

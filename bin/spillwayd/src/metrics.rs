@@ -104,6 +104,7 @@ pub fn text(
             demoted: its.demoted,
             errors: its.errors,
             refused_guests: its.refused_guests,
+            unread: disk.unread_pages(Instant::now()),
             is_attached: disk.guest().0 == GuestState::Attached,
         }
     });

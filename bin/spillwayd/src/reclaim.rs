@@ -71,7 +71,7 @@ impl Drop for Reclaim {
 fn run(due: &Receiver<()>, client_registry: &ClientRegistry, disks: &[Arc<Disk>]) {
     let mut scratch = Scratch::new();
     while due.recv().is_ok() {
-        disks.iter().for_each(|disk| disk.next_turn());
+        disks.iter().for_each(|disk| disk.next_turn(Instant::now()));
         client_registry.store().cool();
         // Only the store's own errors: the next interval tries again.
         let clients = client_registry.clients().unwrap_or_default();

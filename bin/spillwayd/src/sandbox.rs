@@ -99,6 +99,13 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
         // Its page-out threads use the kernel's reserve.
         rules.insert(libc::SYS_sched_setscheduler, Vec::new());
     }
+    if !config.disks.is_empty() {
+        // The threads of their queues shorten their own time slices.
+        let own = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0)?;
+        let own = SeccompRule::new(vec![own])?;
+        rules.insert(libc::SYS_sched_getattr, vec![own.clone()]);
+        rules.insert(libc::SYS_sched_setattr, vec![own]);
+    }
     if !config.vms.is_empty() {
         // The guests' memory files are created and removed.
         for call in [libc::SYS_mkdirat, libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_flock] {

@@ -23,6 +23,13 @@ pub struct DiskStatus {
     pub state_s: u64,
     /// Its pages in the store; null if the store does not say.
     pub held_pages: Option<u64>,
+    /// Those pages of a swap disk that the guest wrote ten minutes ago or earlier and has not read since the daemon
+    /// started. A guest that returns no freed pages leaves dead pages among them.
+    pub unread_pages: u64,
+    /// Why a request last failed; null if none has since the daemon started.
+    pub last_error: Option<String>,
+    /// Seconds since that failure; null if there was none.
+    pub last_error_s: Option<u64>,
     /// Its counters since the daemon started.
     pub statistics: DiskStatistics,
 }

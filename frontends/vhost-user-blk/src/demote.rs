@@ -53,7 +53,7 @@ impl Disk {
     fn oldest(&self, blocks_max: usize) -> Vec<u64> {
         let mut oldest = BinaryHeap::with_capacity(blocks_max + 1);
         for block in self.map.at(BlockLocation::Store, 0..self.blocks()) {
-            let age = self.ages[block as usize].load(Ordering::Relaxed);
+            let age = self.ages.order(block);
             if oldest.len() == blocks_max && oldest.peek().is_some_and(|&top| top <= (age, block)) {
                 continue;
             }

@@ -23,8 +23,8 @@
 //! copy.
 
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -33,6 +33,7 @@ use spillway_serving::{CommandKind, Latencies};
 use spillway_store::{PageBuf, Store};
 use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 
+use crate::ages::Ages;
 use crate::attachment::{Attachment, GuestState};
 use crate::backing::Backing;
 use crate::config::{DiskConfig, Kind};
@@ -49,8 +50,6 @@ const REQUESTS: &[CommandKind] = &[
     CommandKind::Flush,
     CommandKind::Other,
 ];
-/// The age of a block that was read back, which is older than all others.
-pub(crate) const READ_BACK: u32 = 0;
 
 /// A tmem disk. Any number of threads may send requests.
 #[derive(Debug)]
@@ -61,9 +60,7 @@ pub struct Disk {
     pub(crate) file: Backing,
     pub(crate) map: Map,
     pub(crate) stripes: Stripes,
-    /// The turn of [`Disk::next_turn`] in which each block was put.
-    pub(crate) ages: Box<[AtomicU32]>,
-    pub(crate) turn: AtomicU32,
+    pub(crate) ages: Ages,
     pub(crate) counters: Counters,
     pub(crate) latencies: Arc<Latencies>,
     pub(crate) guest: Attachment,
@@ -72,6 +69,8 @@ pub struct Disk {
     opened: Instant,
     /// The second since `opened`, counted from 1, in which a failure was last logged.
     said: AtomicU64,
+    /// The failure that was last logged, and when.
+    last_error: Mutex<Option<(String, Instant)>>,
 }
 
 fn random() -> io::Result<u128> {
@@ -105,14 +104,14 @@ impl Disk {
             file,
             map,
             stripes: Stripes::new(),
-            ages: (0..listed).map(|_| AtomicU32::new(1)).collect(),
-            turn: AtomicU32::new(1),
+            ages: Ages::new(listed),
             counters: Counters::default(),
             latencies: Arc::new(Latencies::new(REQUESTS)),
             guest: Attachment::new(),
             closed: AtomicBool::new(false),
             opened: Instant::now(),
             said: AtomicU64::new(0),
+            last_error: Mutex::default(),
             config,
         };
         disk.take_up_pool()?;
@@ -202,9 +201,26 @@ impl Disk {
         Ok(pools.iter().find(|pool| pool.id == self.pool).map_or(0, |pool| pool.pages))
     }
 
+    /// Its pages in the store that the guest wrote [`UNREAD_AFTER`](crate::UNREAD_AFTER) before `now` or earlier, and
+    /// has not read since the daemon started. Of a cache disk, none. Takes time for each block of the disk.
+    pub fn unread_pages(&self, now: Instant) -> u64 {
+        if self.config.kind == Kind::Cache {
+            return 0;
+        }
+        let is_unread = self.ages.unread(now);
+        let held = self.map.at(BlockLocation::Store, 0..self.blocks());
+        held.filter(|&block| is_unread(block)).count() as u64
+    }
+
     /// Its counters.
     pub fn statistics(&self) -> DiskStatistics {
         self.counters.sample()
+    }
+
+    /// Why a request last failed and how long ago, to a second; none if no request has failed since it was opened.
+    pub fn last_error(&self) -> Option<(String, Duration)> {
+        let last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().map(|(why, when)| (why.clone(), when.elapsed()))
     }
 
     /// The latencies of its requests.
@@ -213,9 +229,8 @@ impl Disk {
     }
 
     /// Begins a new turn of the ages by which blocks are chosen for demotion.
-    pub fn next_turn(&self) {
-        // 2^32 turns of a tenth of a second are 13 years.
-        self.turn.fetch_add(1, Ordering::Relaxed);
+    pub fn next_turn(&self, now: Instant) {
+        self.ages.next_turn(now);
     }
 
     /// Reads blocks of one group.
@@ -235,9 +250,7 @@ impl Disk {
             match place {
                 BlockLocation::Store if stored => {
                     self.counters.store_reads.add(1);
-                    if let Some(age) = self.ages.get(block as usize) {
-                        age.store(READ_BACK, Ordering::Relaxed);
-                    }
+                    self.ages.read_back(block);
                 }
                 BlockLocation::File if stored && self.config.kind == Kind::Cache => {
                     self.counters.store_reads.add(1);
@@ -318,7 +331,6 @@ impl Disk {
     fn change_swap(&self, first: u64, pages: &[PageBuf]) -> Result<(), Error> {
         let group = Group::of(first);
         let shift = first - group.first;
-        let turn = self.turn.load(Ordering::Relaxed);
         let is_closed = self.closed.load(Ordering::Relaxed);
         let mut stored = 0_u64;
         for (at, page) in pages.iter().enumerate() {
@@ -326,7 +338,7 @@ impl Disk {
             // Block 0, the signature, always goes to the file.
             if block != 0 && !is_closed && self.offer(block, page) {
                 stored |= 1 << at;
-                self.ages[block as usize].store(turn, Ordering::Relaxed);
+                self.ages.put(block);
             }
         }
         let all = u64::MAX >> (u64::BITS - pages.len() as u32);
@@ -423,6 +435,8 @@ impl Disk {
         if self.said.swap(now, Ordering::Relaxed) != now {
             let errors = self.counters.errors.get();
             tracing::error!(disk = self.config.name, errors, "a request failed: {error}");
+            let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+            *last = Some((error.to_string(), Instant::now()));
         }
     }
 }

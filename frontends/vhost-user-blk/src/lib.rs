@@ -5,6 +5,7 @@
 //! to its client's target ([`Disk`] has the rules). The virtqueues lie in memory that the guest's QEMU
 //! shares; everything read from it is copied before it is checked.
 
+mod ages;
 mod attachment;
 mod backing;
 mod chain;
@@ -25,7 +26,9 @@ mod request;
 mod resumed;
 mod server;
 mod service;
+mod slice;
 
+pub use ages::UNREAD_AFTER;
 pub use attachment::{GuestState, Occupied};
 pub use backing::check;
 pub use chain::DescriptorTable;

@@ -17,6 +17,7 @@ use crate::disk::Disk;
 use crate::inflight::QueueInflight;
 use crate::memory::Memory;
 use crate::service::Service;
+use crate::slice;
 
 /// Stack of a queue's thread. It is small, because the thread's buffers are on the heap.
 const STACK_BYTES: usize = 256 << 10;
@@ -105,7 +106,10 @@ impl RunningQueue {
         let thread = thread::Builder::new()
             .name(format!("disk-queue-{}", setup.number))
             .stack_size(STACK_BYTES)
-            .spawn(move || worker.run(&again))?;
+            .spawn(move || {
+                slice::shorten();
+                worker.run(&again)
+            })?;
         Ok(Self { stop, thread })
     }
 

@@ -2,13 +2,13 @@
 //! daemon.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use spillway_store::{ClientConfig, Config, PageBuf, Store};
 use spillway_test_support::random::Random;
 use spillway_types::{ClientId, PAGE_BYTES, PoolSpec};
-use spillway_vhost_user_blk::{Disk, DiskConfig, Error, Kind};
+use spillway_vhost_user_blk::{Disk, DiskConfig, Error, Kind, UNREAD_AFTER};
 use tempfile::TempDir;
 
 /// Two groups and a part of a third.
@@ -148,7 +148,7 @@ impl World {
                 let moved = self.disk().demote(count, None).blocks;
                 let after = self.store.statistics(self.client).unwrap().used_pages;
                 assert!(moved <= count && before - after == moved as u64);
-                self.disk().next_turn();
+                self.disk().next_turn(Instant::now());
             }
             Step::Target(pages) => self.store.set_target(self.client, pages).unwrap(),
             Step::Freeze(true) => self.store.freeze(self.client).unwrap(),
@@ -243,7 +243,7 @@ fn reads_of_the_file_are_asked_of_the_store_too() {
 fn what_was_read_back_goes_first() {
     let mut world = World::new(Kind::Swap);
     world.take(&Step::Write(1, 10, 7));
-    world.disk().next_turn();
+    world.disk().next_turn(Instant::now());
     world.take(&Step::Write(20, 10, 7));
     world.check(25, 2);
     assert_eq!(world.disk().demote(2, None).blocks, 2);
@@ -252,6 +252,22 @@ fn what_was_read_back_goes_first() {
     assert!((1..11).all(|block| !world.in_store(block)), "the older ones go next");
     assert!((20..25).all(|block| world.in_store(block)));
     world.check_all();
+}
+
+#[test]
+fn pages_that_nobody_reads_for_ten_minutes_are_counted() {
+    let mut world = World::new(Kind::Swap);
+    let start = Instant::now();
+    world.take(&Step::Write(1, 10, 7));
+    world.disk().next_turn(start);
+    world.take(&Step::Write(20, 10, 7));
+    let later = start + UNREAD_AFTER;
+    assert_eq!(world.disk().unread_pages(later - Duration::from_secs(1)), 0);
+    assert_eq!(world.disk().unread_pages(later), 10, "those that were there when the turn began");
+    world.check(1, 2);
+    world.take(&Step::Zero(3, 3));
+    world.take(&Step::Write(6, 1, 8));
+    assert_eq!(world.disk().unread_pages(later), 4, "but none that is read, discarded or new");
 }
 
 #[test]
@@ -347,7 +363,7 @@ fn threads_do_not_disturb_each_other() {
         scope.spawn(move || {
             for round in 0..ROUNDS / 4 {
                 disk.demote(8, None);
-                disk.next_turn();
+                disk.next_turn(Instant::now());
                 store.set_target(disk.client(), round % 5 * 30).unwrap();
             }
         });

@@ -234,6 +234,8 @@ pub struct DiskSample {
     pub errors: u64,
     /// Connections that were closed because the disk had a guest.
     pub refused_guests: u64,
+    /// In the store, written ten minutes ago or earlier and not read since.
+    pub unread: u64,
     /// Whether a guest uses it.
     pub is_attached: bool,
 }
@@ -445,7 +447,7 @@ pub(crate) const PROGRAM: [Metric<ProgramSample>; 6] = [
 ];
 
 /// Metrics of each tmem disk.
-pub(crate) const DISK: [Metric<DiskSample>; 11] = [
+pub(crate) const DISK: [Metric<DiskSample>; 12] = [
     counter("spillway_disk_store_read_bytes_total", "Read from the store.", |d| {
         pages(d.store_reads)
     }),
@@ -477,6 +479,11 @@ pub(crate) const DISK: [Metric<DiskSample>; 11] = [
         "spillway_disk_refused_guests_total",
         "Connections that were closed because the disk had a guest.",
         |d| Some(d.refused_guests),
+    ),
+    gauge(
+        "spillway_disk_unread_bytes",
+        "Pages of a swap disk in the store that the guest wrote ten minutes ago or earlier and has not read since the daemon started. A guest that returns no freed pages leaves dead pages among them.",
+        |d| pages(d.unread),
     ),
     gauge("spillway_disk_attached", "1 while a guest uses the disk, else 0.", |d| {
         Some(u64::from(d.is_attached))

@@ -6,13 +6,17 @@ import { Table } from "./tables.js";
 
 /** Most rows of the table. */
 const ROWS_MAX = 200;
-const HEADS = ["Disk", "Client", "State", "Size", "Held", "Read", "Written", "Demoted", "Refused", "Errors", "Second guests", "Reason"];
+const HEADS = ["Disk", "Client", "State", "Size", "Held", "Unread", "Read", "Written", "Discarded", "Demoted",
+  "Refused", "Errors", "Second guests", "Reason"];
 
 const at = (id) => document.getElementById(id);
 
+/** Why the guest was refused, or else why a request last failed. */
+const reasonOf = ({ reason, last_error, last_error_s }) => reason ?? (last_error ? `${duration(last_error_s)} ago: ${last_error}` : "–");
+
 /** A row for each disk. */
 export function diskRows(disks) {
-  return disks.slice(0, ROWS_MAX).map(({ name, client, state, state_s, reason, bytes: size, held_pages, statistics: its }) => ({
+  return disks.slice(0, ROWS_MAX).map(({ name, client, state, state_s, bytes: size, held_pages, unread_pages, statistics: its, ...why }) => ({
     id: name,
     title: name,
     cells: [
@@ -21,13 +25,15 @@ export function diskRows(disks) {
       `${state}, ${duration(state_s)}`,
       bytes(size),
       held_pages === null ? "–" : pages(held_pages),
+      pages(unread_pages),
       pages(its.store_read_pages + its.file_read_pages + its.zero_read_pages),
       pages(its.store_written_pages + its.file_written_pages),
+      pages(its.discarded_pages),
       pages(its.demoted_pages),
       pages(its.refused_pages),
       count(its.errors),
       count(its.refused_guests),
-      reason ?? "–",
+      reasonOf(why),
     ],
   }));
 }

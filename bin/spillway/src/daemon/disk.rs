@@ -57,21 +57,24 @@ pub fn run(options: &DiskCommand) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-const HEADS: [&str; 11] = [
+const HEADS: [&str; 14] = [
     "disk",
     "client",
     "kind",
     "size",
     "held",
+    "unread",
     "read",
     "written",
     "to file",
+    "discarded",
     "errors",
+    "last error",
     "refused guests",
     "state",
 ];
 
-fn row(disk: &DiskStatus) -> [String; 11] {
+fn row(disk: &DiskStatus) -> [String; 14] {
     let its = &disk.statistics;
     [
         disk.name.clone(),
@@ -79,10 +82,13 @@ fn row(disk: &DiskStatus) -> [String; 11] {
         disk.kind.clone(),
         Size(disk.bytes).to_string(),
         disk.held_pages.map_or_else(|| "-".to_owned(), show::pages),
+        show::pages(disk.unread_pages),
         show::pages(its.store_read_pages + its.file_read_pages + its.zero_read_pages),
         show::pages(its.store_written_pages + its.file_written_pages),
         show::pages(its.file_written_pages + its.demoted_pages),
+        show::pages(its.discarded_pages),
         its.errors.to_string(),
+        last_error(disk),
         its.refused_guests.to_string(),
         format!("{} for {}", state(disk), show::duration(disk.state_s)),
     ]
@@ -93,6 +99,14 @@ fn state(disk: &DiskStatus) -> String {
     match &disk.reason {
         Some(reason) => format!("{} ({reason})", disk.state),
         None => disk.state.clone(),
+    }
+}
+
+/// Why a request last failed, and when.
+fn last_error(disk: &DiskStatus) -> String {
+    match (&disk.last_error, disk.last_error_s) {
+        (Some(why), Some(ago_s)) => format!("{} ago: {why}", show::duration(ago_s)),
+        _ => "-".to_owned(),
     }
 }
 

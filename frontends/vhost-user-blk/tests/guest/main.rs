@@ -3,9 +3,11 @@
 mod attachment;
 mod driver;
 
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use rustix::fs::SealFlags;
@@ -107,6 +109,35 @@ fn what_was_in_flight_is_carried_out_by_the_next() {
     assert_eq!(guest.read(8, 4096), [1; 4096]);
 }
 
+/// The kernel shows a thread's slice, which threads can set since Linux 6.12.
+#[test]
+fn a_queue_s_thread_has_a_short_slice() {
+    let slice_ns = |task: &Path| {
+        let shown = fs::read_to_string(task.join("sched")).ok()?;
+        let line = shown.lines().find(|line| line.starts_with("se.slice "))?;
+        line.split(':').nth(1)?.trim().parse::<u64>().ok()
+    };
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let version: Vec<u32> = release.split('.').map_while(|part| part.parse().ok()).collect();
+    let Some(usual_ns) = slice_ns(Path::new("/proc/thread-self")) else { return };
+    if version[..] < [6, 12][..] {
+        return;
+    }
+    let host = Host::new();
+    let mut frontend = host.connect();
+    let mut guest = Guest::new();
+    guest.attach(&mut frontend);
+    guest.read(8, 512);
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let is_queue = |task: &PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("disk-queue"))
+    };
+    let slices: Vec<u64> = tasks.filter(is_queue).filter_map(|task| slice_ns(&task)).collect();
+    assert!(!slices.is_empty(), "no queue has a thread");
+    // The threads of other tests' queues may be about to shorten theirs.
+    assert!(slices.contains(&100_000), "{slices:?}, the usual is {usual_ns}");
+}
+
 /// QEMU connects so after the daemon has ended while the VM was paused.
 #[test]
 fn who_does_not_negotiate_anew_has_the_features_that_the_disk_offers() {
@@ -164,6 +195,7 @@ fn requests_into_memory_that_is_not_shared_fail_and_are_counted() {
     let errors = || host.disk.statistics().errors;
     assert_eq!(guest.ask(OUT, 8, &[1; 512], 0), 0);
     assert_eq!(errors(), 0);
+    assert_eq!(host.disk.last_error(), None);
     // Memory that was plugged in later and that QEMU does not share lies beyond the announced regions.
     for (number, (flags, status_at)) in
         [(NEXT, HEADERS + 32), (NEXT | WRITE, HEADERS + 32), (NEXT, MEMORY_BYTES)]
@@ -181,6 +213,8 @@ fn requests_into_memory_that_is_not_shared_fail_and_are_counted() {
         assert_eq!(guest.status(0), status, "what the guest finds");
         assert_eq!(errors(), number as u64 + 1);
     }
+    let (why, _) = host.disk.last_error().unwrap();
+    assert!(why.contains("0x400000 is not shared with this daemon"), "{why}");
 }
 
 #[derive(Clone, Debug)]
