@@ -20,6 +20,10 @@ LEFT_OUT = {
     ("docs/daemon.md", "here$ spillway client export alice > alice.pools        # her puts are refused here from now on"):
         "two daemons: lab/tests/daemon-moved",
     ("docs/daemon.md", "here$ spillway client export alice --rest > alice.rest"): "two daemons: lab/tests/daemon-moved",
+    ("docs/daemon.md", "here$ spillway client move alice bob --to https://there.example:8431 --to-token-file there.token"):
+        "two daemons: lab/tests/clients-move",
+    ("docs/upgrade.md", "here$ spillway client move --all --to https://there.example:8431 --to-token-file there.token"):
+        "two daemons: lab/tests/clients-move",
     ("docs/dashboard.md", "laptop$ export SPILLWAY_API=https://192.0.2.1:8431 SPILLWAY_API_CA=authority.pem"):
         "another host: lab/tests/https",
     ("docs/dashboard.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",

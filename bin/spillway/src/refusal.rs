@@ -15,11 +15,12 @@ pub struct Refusal {
     code: u8,
     /// The daemon's own message, if the daemon refused.
     problem: Option<Problem>,
+    is_of_one: bool,
 }
 
 impl Refusal {
     fn new(line: impl Into<String>, code: u8) -> Self {
-        Self { line: line.into(), code, problem: None }
+        Self { line: line.into(), code, problem: None, is_of_one: false }
     }
 
     /// Bad input, or something that this machine or program does not allow: exit code 2.
@@ -29,7 +30,12 @@ impl Refusal {
 
     /// The daemon has refused: exit code 2.
     pub fn of_daemon(problem: Problem) -> Self {
-        Self { line: problem.detail.clone(), code: 2, problem: Some(problem) }
+        Self { problem: Some(problem.clone()), ..Self::new(problem.detail, 2) }
+    }
+
+    /// One of several things that a command was told to do can't be done.
+    pub fn of_one(line: impl Into<String>) -> Self {
+        Self { is_of_one: true, ..Self::new(line, 1) }
     }
 
     /// A daemon that does not answer: exit code 3.
@@ -45,6 +51,17 @@ impl Refusal {
     /// A program that does not exist: exit code 127, as with env(1).
     pub fn not_found(line: impl Into<String>) -> Self {
         Self::new(line, 127)
+    }
+
+    /// Whether other things of the same kind may succeed: a daemon has refused this one, or the command has.
+    pub const fn is_of_one(&self) -> bool {
+        self.is_of_one || self.problem.is_some()
+    }
+
+    /// Whether a daemon has refused with a problem of this kind.
+    pub fn is_kind(&self, kind: &str) -> bool {
+        let problem = self.problem.as_ref();
+        problem.is_some_and(|it| it.kind.strip_prefix("urn:spillway:") == Some(kind))
     }
 
     /// The exit code.

@@ -165,6 +165,24 @@ pub(crate) async fn thaw(
     Ok(StatusCode::NO_CONTENT)
 }
 
+/// Notes that another daemon has all that an exported client stores. It stays exported, also over a restart, until it is
+/// removed or thawed.
+#[utoipa::path(
+    post,
+    path = "/v1/clients/{name}/moved",
+    operation_id = "set_client_moved",
+    tag = "moving",
+    params(("name" = String, Path)),
+    responses((status = 204), (status = "4XX", body = Problem))
+)]
+pub(crate) async fn moved(
+    State(daemon): Shared,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Error> {
+    daemon.client_registry.set_moved(&name)?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 /// A target in the interface's form.
 pub(crate) const fn limited(target_pages: u64) -> Option<u64> {
     match target_pages {
@@ -253,7 +271,9 @@ impl From<ClientView> for Client {
             weight: view.weight,
             domain: view.domain,
             shared: view.shared.into_iter().map(show_uuid).collect(),
+            arrived: view.arrived,
             frozen: view.frozen,
+            moved: view.moved,
             metrics_number: view.series.map(|series| series.number),
             statistics: Statistics {
                 puts: view.statistics.puts,

@@ -7,7 +7,7 @@ use spillway_connections::{BodyStopped, invalid_detail};
 use spillway_directory::Error as RegistryError;
 use spillway_store::Error as StoreError;
 
-use crate::types::{PROBLEM_TYPE, Problem};
+use crate::types::{MOVING, NO_CLIENT, PROBLEM_TYPE, Problem};
 
 /// The challenge for requests without a token.
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
@@ -118,7 +118,7 @@ impl Error {
             Self::ReadToken => (S::FORBIDDEN, "read-token"),
             Self::Stopping => (S::SERVICE_UNAVAILABLE, "stopping"),
             Self::Registry(error) => match error {
-                RegistryError::NoClient(_) => (S::NOT_FOUND, "no-client"),
+                RegistryError::NoClient(_) => (S::NOT_FOUND, NO_CLIENT),
                 RegistryError::Program(_) => (S::CONFLICT, "program"),
                 RegistryError::NoPool(_) => (S::NOT_FOUND, "no-pool"),
                 RegistryError::NoBlock(_) => (S::NOT_FOUND, "no-block"),
@@ -133,6 +133,7 @@ impl Error {
                 RegistryError::NoLoan(_) => (S::NOT_FOUND, "no-loan"),
                 RegistryError::LoanExists(_) => (S::CONFLICT, "loan-exists"),
                 RegistryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
+                RegistryError::Moving(_) => (S::CONFLICT, MOVING),
                 RegistryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
                 RegistryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),
                 RegistryError::Name(_) => (S::BAD_REQUEST, "name"),

@@ -28,8 +28,8 @@ const BODY_BYTES_MAX: usize = 64 << 10;
     title = "Spillway",
     version = "1",
     description = "What an operator asks of spillwayd. Errors are problem+json (RFC 9457). At the Unix socket api.sock, \
-                   which only the daemon's user and root can open, no token is needed; at listen.api_tcp every request \
-                   needs one.",
+                   which only the daemon's user and root can open, no token is needed; at listen.api_tcp and api_tls \
+                   every request needs one.",
     license(name = "Apache-2.0", identifier = "Apache-2.0"),
     contact()
 ))]
@@ -47,6 +47,7 @@ fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(clients::show, clients::change, clients::remove))
         .routes(routes!(clients::target, clients::set_target))
         .routes(routes!(clients::thaw))
+        .routes(routes!(clients::moved))
         .routes(routes!(policy::show, policy::set))
         .routes(routes!(policy::kinds))
         .routes(routes!(history::show))

@@ -23,6 +23,9 @@ use crate::types::{Moved, Problem, STREAM_TYPE};
 const CHUNKS_WAITING: usize = 8;
 const CHUNK_BYTES: usize = 256 << 10;
 
+/// Most bytes behind the end of a stream, or behind the place at which it is refused, that are read before the answer.
+const REST_BYTES_MAX: u64 = 1 << 30;
+
 /// The part of a move.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +33,9 @@ pub(crate) struct Part {
     /// Only the flushes since the export.
     #[serde(default)]
     rest: bool,
+    /// An import may replace what an earlier one has brought, if nobody has connected since.
+    #[serde(default)]
+    again: bool,
 }
 
 /// Freezes a client and streams its persistent private pools. If the stream is not read to its end,
@@ -108,14 +114,14 @@ pub(crate) fn source_of(body: Body) -> impl Read + Send {
     SyncIoBridge::new(StreamReader::new(stream))
 }
 
-/// Reads a client's exported pools into a client that has none. With `rest`, the flushes that came
-/// after.
+/// Reads a client's exported pools into a client that has none. With `again`, it can have those of an earlier import,
+/// if nobody has connected since. With `rest`, the flushes that came after.
 #[utoipa::path(
     post,
     path = "/v1/clients/{name}/import",
     operation_id = "import_client",
     tag = "moving",
-    params(("name" = String, Path), ("rest" = Option<bool>, Query)),
+    params(("name" = String, Path), ("rest" = Option<bool>, Query), ("again" = Option<bool>, Query)),
     request_body(content = Vec<u8>, content_type = "application/vnd.spillway.client"),
     responses((status = 200, body = Moved), (status = "4XX", body = Problem), (status = 507, body = Problem))
 )]
@@ -129,11 +135,19 @@ pub(crate) async fn import(
     let mut source = source_of(body);
     let client_registry = daemon.client_registry.clone();
     let moved = aside(move || {
-        if part.rest {
+        let moved = if part.rest {
             client_registry.import_rest(&name, &mut source)
+        } else if part.again {
+            client_registry.import_again(&name, &mut source)
         } else {
             client_registry.import(&name, &mut source)
+        };
+        // A peer that is still sending would lose the answer.
+        if !matches!(moved, Err(spillway_directory::Error::Io(_))) {
+            // It may leave.
+            let _ = io::copy(&mut source.take(REST_BYTES_MAX), &mut io::sink());
         }
+        moved
     });
     let moved = moved.await.map_err(Error::of_body)?;
     Ok(Json(Moved { pools: moved.pools, values: moved.values, flushes: moved.flushes }))

@@ -14,6 +14,10 @@ pub use crate::types_vm::{
 pub const STREAM_TYPE: &str = "application/vnd.spillway.client";
 /// The media type of a [`Problem`] (RFC 9457).
 pub const PROBLEM_TYPE: &str = "application/problem+json";
+/// The kind of a [`Problem`]: there is no such client.
+pub const NO_CLIENT: &str = "no-client";
+/// The kind of a [`Problem`]: another export or import of the client has not ended.
+pub const MOVING: &str = "moving";
 
 /// The daemon's version and process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -278,8 +282,14 @@ pub struct Client {
     pub domain: Option<u32>,
     /// UUIDs of the shared pools that it may join.
     pub shared: Vec<String>,
+    /// Whether its pools came by an import, and nobody has connected since.
+    #[serde(default)]
+    pub arrived: bool,
     /// Whether its puts are refused because it was exported.
     pub frozen: bool,
+    /// Whether another daemon has all that it stores, so that it can be removed here.
+    #[serde(default)]
+    pub moved: bool,
     /// For a program: the label `number` of its metrics, whose label `program` is its name without the process id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_number: Option<u32>,

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity};
 
+use crate::arrival::Arrival;
 use crate::entry::{Entry, check_name};
 use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, SECRET_BYTES_MAX, Users, Who};
@@ -117,7 +118,13 @@ impl ClientRegistry {
             return Err(Denied::Connections);
         }
         entry.connections += 1;
-        Ok(Admitted { client: entry.id, limits: entry.limits })
+        let admitted = Admitted { client: entry.id, limits: entry.limits };
+        if std::mem::take(&mut entry.arrival) != Arrival::None
+            && let Err(error) = state.remember()
+        {
+            tracing::error!("{error}");
+        }
+        Ok(admitted)
     }
 
     /// Creates a client for an unnamed peer, if the settings admit it.

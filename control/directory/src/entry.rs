@@ -5,6 +5,7 @@ use std::time::Instant;
 use spillway_store::Flushed;
 use spillway_types::{ClientId, Limits, PoolId};
 
+use crate::arrival::Arrival;
 use crate::error::Error;
 use crate::journal::ClientRecord;
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, Secret, Who};
@@ -47,8 +48,14 @@ pub(crate) struct Entry {
     pub(crate) idle_since: Instant,
     /// Whether its pools are being imported.
     pub(crate) importing: bool,
+    /// Whether its pools are being exported.
+    pub(crate) exporting: bool,
+    /// What an import has brought.
+    pub(crate) arrival: Arrival,
     /// Whether it is frozen for an export.
     pub(crate) frozen: bool,
+    /// Whether another daemon has all that it stores: it stays frozen, also over a restart.
+    pub(crate) moved: bool,
     /// Recorded flushes while it moves.
     pub(crate) moving: Move,
 }
@@ -71,7 +78,10 @@ impl Entry {
             connections: 0,
             idle_since: Instant::now(),
             importing: false,
+            exporting: false,
+            arrival: Arrival::None,
             frozen: false,
+            moved: false,
             moving: Move::default(),
         }
     }
@@ -100,7 +110,14 @@ impl Entry {
             connections: 0,
             idle_since: Instant::now(),
             importing: false,
-            frozen: false,
+            exporting: false,
+            // What had arrived of an import that was cut off was removed.
+            arrival: match record.arrival {
+                Arrival::Complete => Arrival::Complete,
+                Arrival::None | Arrival::Begun => Arrival::None,
+            },
+            frozen: record.moved,
+            moved: record.moved,
             moving: Move::default(),
         }
     }
@@ -123,6 +140,8 @@ impl Entry {
             bytes_max: self.limits.bytes_max,
             domain: self.domain,
             shared: self.shared.clone(),
+            arrival: self.arrival,
+            moved: self.moved,
         }
     }
 }

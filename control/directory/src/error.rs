@@ -54,6 +54,9 @@ pub enum Error {
     /// A name is empty, too long, or has invalid characters.
     #[error("'{0}' is not a name; use 1 to 223 of a-z, A-Z, 0-9, and . _ : @ + -")]
     Name(String),
+    /// Another export or import of the client has not ended.
+    #[error("client '{0}' is being moved already: try again when that has ended")]
+    Moving(String),
     /// The client was not exported.
     #[error("client '{0}' is not frozen by an export")]
     NotFrozen(String),

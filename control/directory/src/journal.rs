@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use spillway_types::{ClientId, Limits};
 use twox_hash::XxHash3_64;
 
+use crate::arrival::Arrival;
 use crate::error::Error;
 use crate::settings::{ManagerSettings, Secret, Who};
 use crate::views::Origin;
@@ -85,6 +86,12 @@ pub(crate) struct ClientRecord {
     pub(crate) bytes_max: u64,
     pub(crate) domain: Option<u32>,
     pub(crate) shared: Vec<u128>,
+    /// A record from before imports could be repeated has none.
+    #[serde(default)]
+    pub(crate) arrival: Arrival,
+    /// A record from before moves were kept has none.
+    #[serde(default)]
+    pub(crate) moved: bool,
 }
 
 impl ClientRecord {
@@ -285,6 +292,8 @@ mod tests {
             bytes_max: 3,
             domain: Some(1),
             shared: vec![u128::MAX],
+            arrival: Arrival::None,
+            moved: false,
         }]
     }
 

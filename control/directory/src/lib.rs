@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod arrival;
 mod block;
 mod blocks;
 mod changes;

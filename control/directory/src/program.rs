@@ -98,6 +98,8 @@ impl Registry {
             domain: None,
             shared: Vec::new(),
             importing: false,
+            arrived: false,
+            moved: false,
             frozen: false,
             statistics: program.counters.statistics(target_pages),
             reserve_pages: program.counters.reserve_pages,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{ClientId, PoolId};
 
+use crate::arrival::{self, Arrival};
 use crate::block::Block;
 use crate::changes;
 use crate::entry::{Asked, Entry, check_name};
@@ -85,7 +86,7 @@ impl RegistryState {
     }
 
     /// Fails if a client has loans.
-    fn without_loan(&self, name: &str) -> Result<(), Error> {
+    pub(crate) fn without_loan(&self, name: &str) -> Result<(), Error> {
         let lent = self.loans.iter().any(|loan| loan.client == name);
         if lent { Err(Error::HasLoan(name.to_owned())) } else { Ok(()) }
     }
@@ -113,8 +114,15 @@ impl ClientRegistry {
         let mut clients = Vec::new();
         for client in record.clients {
             if let Ok(known) = store.statistics(client.client()) {
-                // A move that the kill interrupted is over.
-                store.thaw(client.client())?;
+                // A move that the kill interrupted is over, except its last step.
+                if client.moved {
+                    store.freeze(client.client())?;
+                } else {
+                    store.thaw(client.client())?;
+                }
+                if client.arrival == Arrival::Begun {
+                    arrival::remove_part(&store, client.client(), &client.name)?;
+                }
                 for &uuid in &client.shared {
                     store.authorise(client.client(), uuid)?;
                 }
@@ -284,7 +292,10 @@ impl ClientRegistry {
             connections: entry.connections,
             idle_since: entry.idle_since,
             importing: entry.importing,
+            exporting: entry.exporting,
+            arrival: entry.arrival,
             frozen: entry.frozen,
+            moved: entry.moved,
             moving: std::mem::take(&mut entry.moving),
             ..Entry::new(entry.id, Origin::Configured, settings)
         };
@@ -467,7 +478,9 @@ impl ClientRegistry {
             domain: entry.domain,
             shared: entry.shared.clone(),
             importing: entry.importing,
+            arrived: entry.arrival == Arrival::Complete,
             frozen: entry.frozen,
+            moved: entry.moved,
             statistics: self.store.statistics(entry.id)?,
             reserve_pages: 0,
             series: None,

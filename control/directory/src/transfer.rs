@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use spillway_store::{Flushed, PoolInfo};
 use spillway_types::{ClientId, PoolId, PoolSpec, Put, Refusal};
 
+use crate::arrival::{Arrival, moves};
 use crate::entry::{Entry, Move};
 use crate::error::Error;
 use crate::registry::{ClientRegistry, RegistryState};
@@ -38,13 +39,16 @@ impl ClientRegistry {
     /// client and changes nothing.
     ///
     /// # Errors
-    /// [`Error::NoClient`]; [`Error::InUse`] if one of its block devices is open, because kernels handle refused
-    /// writes badly; [`Error::HasDisk`]; [`Error::Io`] of the sink; a value that is corrupt.
+    /// [`Error::NoClient`]; [`Error::Moving`] if another export has not ended; [`Error::InUse`] if one of its block devices is open, because kernels handle refused
+    /// writes badly; [`Error::HasDisk`]; [`Error::HasLoan`]; [`Error::Io`] of the sink; a value that is corrupt.
     pub fn export(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
         let (client, share, pools) = self.freeze(name)?;
         let exported = self.export_frames(client, share, &pools, sink);
         if exported.is_err() {
             self.thaw(name)?;
+        }
+        if let Some(entry) = self.lock().of(client) {
+            entry.exporting = false;
         }
         exported
     }
@@ -53,7 +57,12 @@ impl ClientRegistry {
         let mut state = self.lock();
         let at = state.find(name)?;
         let id = state.clients[at].id;
+        if state.clients[at].exporting {
+            // When it fails, it thaws the client.
+            return Err(Error::Moving(name.to_owned()));
+        }
         state.without_disk(id)?;
+        state.without_loan(name)?;
         let open =
             state.blocks.iter().find(|block| block.record.client == name && block.opened() > 0);
         if let Some(block) = open {
@@ -65,6 +74,7 @@ impl ClientRegistry {
         let entry = &mut state.clients[at];
         entry.frozen = true;
         let pools: Vec<_> = self.store.pools(id)?.into_iter().filter(moves).collect();
+        state.clients[at].exporting = true;
         let numbers = pools.iter().map(|pool| (pool.number, pool.id)).collect();
         state.clients[at].moving = Move { numbers, ..Move::default() };
         let heads = pools.iter().map(|pool| head(&state, pool)).collect::<Vec<_>>();
@@ -145,6 +155,21 @@ impl ClientRegistry {
         Ok(Moved { flushes, ..Moved::default() })
     }
 
+    /// Notes that another daemon has all that an exported client stores: it stays frozen, also over a restart, until it
+    /// is removed or thawed.
+    ///
+    /// # Errors
+    /// [`Error::NoClient`], [`Error::NotFrozen`], [`Error::JournalFull`].
+    pub fn set_moved(&self, name: &str) -> Result<(), Error> {
+        let mut state = self.lock();
+        let at = state.find(name)?;
+        if !state.clients[at].frozen {
+            return Err(Error::NotFrozen(name.to_owned()));
+        }
+        state.clients[at].moved = true;
+        state.remember()
+    }
+
     /// Moves recorded flushes of frozen clients out of the store, where their number is not
     /// limited.
     pub fn note_all_flushes(&self) {
@@ -176,8 +201,11 @@ impl ClientRegistry {
         let mut state = self.lock();
         let at = state.find(name)?;
         self.store.thaw(state.clients[at].id)?;
-        state.clients[at].frozen = false;
-        state.clients[at].moving = Move::default();
+        let entry = &mut state.clients[at];
+        (entry.frozen, entry.moving) = (false, Move::default());
+        if std::mem::take(&mut entry.moved) {
+            state.remember()?;
+        }
         Ok(())
     }
 }
@@ -185,10 +213,6 @@ impl ClientRegistry {
 fn share_of(entry: &Entry) -> Share {
     let cap_pages = Some(entry.cap_pages).filter(|&pages| pages != u64::MAX);
     Share { cap_pages, floor_pages: entry.floor_pages, weight: entry.weight }
-}
-
-fn moves(pool: &PoolInfo) -> bool {
-    pool.spec == PoolSpec::PERSISTENT
 }
 
 fn head(state: &RegistryState, pool: &PoolInfo) -> PoolHead {
@@ -228,14 +252,23 @@ impl ClientRegistry {
     /// those that the client already has here. On failure, destroys what had arrived.
     ///
     /// # Errors
-    /// [`Error::NoClient`], [`Error::NotEmpty`]; [`Error::Stream`] for a stream that is damaged,
+    /// [`Error::NoClient`], [`Error::NotEmpty`], [`Error::Moving`]; [`Error::Stream`] for a stream that is damaged,
     /// ends early or is of another version; [`Error::NoRoom`]; [`Error::BlockExists`].
     pub fn import(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
-        let client = self.client(name)?.id;
-        if !self.store.pools(client)?.is_empty() {
-            return Err(Error::NotEmpty(name.to_owned()));
-        }
-        self.begin_import(name)?;
+        self.import_into(name, false, source)
+    }
+
+    /// The same into a client that can have what an earlier import has brought, if nobody has connected since: it is
+    /// replaced.
+    ///
+    /// # Errors
+    /// As [`Self::import`].
+    pub fn import_again(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
+        self.import_into(name, true, source)
+    }
+
+    fn import_into(&self, name: &str, again: bool, source: &mut dyn Read) -> Result<Moved, Error> {
+        self.begin_import(name, again)?;
         let (mut numbers, mut share) = (Vec::new(), None);
         let arrived = self.import_frames(name, source, &mut numbers, &mut share);
         let imported = arrived.and_then(|moved| {
@@ -245,10 +278,16 @@ impl ClientRegistry {
         let undone = if imported.is_err() { self.undo(&numbers) } else { Ok(()) };
         let mut state = self.lock();
         let at = state.find(name)?;
-        state.clients[at].importing = false;
+        let entry = &mut state.clients[at];
+        entry.importing = false;
         if imported.is_ok() {
-            state.clients[at].moving = Move { numbers, ..Move::default() };
+            entry.moving = Move { numbers, ..Move::default() };
         }
+        entry.arrival = match (&imported, entry.arrival) {
+            (Ok(_), Arrival::Begun) => Arrival::Complete,
+            _ => Arrival::None,
+        };
+        state.remember()?;
         undone.and(imported)
     }
 
@@ -274,12 +313,26 @@ impl ClientRegistry {
     }
 
     /// Arriving values must fit under the client's cap, whatever its present target.
-    fn begin_import(&self, name: &str) -> Result<(), Error> {
+    fn begin_import(&self, name: &str, again: bool) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
         let entry = &mut state.clients[at];
+        let present = self.store.pools(entry.id)?;
+        let replaces = again && entry.arrival == Arrival::Complete;
+        if entry.importing {
+            return Err(Error::Moving(name.to_owned()));
+        }
+        if !(present.is_empty() || replaces) {
+            return Err(Error::NotEmpty(name.to_owned()));
+        }
         entry.importing = true;
-        Ok(self.store.set_target(entry.id, entry.cap_pages)?)
+        entry.arrival = Arrival::Begun;
+        self.store.set_target(entry.id, entry.cap_pages)?;
+        // From here on, a kill leaves a part.
+        state.remember()?;
+        drop(state);
+        let present: Vec<_> = present.iter().map(|pool| (pool.number, pool.id)).collect();
+        self.undo(&present)
     }
 
     /// Reads a stream of [`Self::export_rest`] into a client that was imported.

@@ -56,8 +56,12 @@ pub struct ClientView {
     pub shared: Vec<u128>,
     /// Whether its pools are being imported: until the end its target is its cap.
     pub importing: bool,
+    /// Whether its pools came by an import, and nobody has connected since.
+    pub arrived: bool,
     /// Whether its puts are refused because it was exported.
     pub frozen: bool,
+    /// Whether another daemon has all that it stores.
+    pub moved: bool,
     /// Its counters.
     pub statistics: Statistics,
     /// For a program: the part of its budget that its evictor keeps free, in addition to its used

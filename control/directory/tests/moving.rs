@@ -11,7 +11,7 @@ use spillway_directory::{
     BlockSettings, ClientChange, ClientRegistry, ClientSettings, Error, Journal, Policy, Users, Who,
 };
 use spillway_store::{Config, Get, Key, PoolId, PoolSpec, Put, Refusal, Store};
-use spillway_types::{ClientId, Limits};
+use spillway_types::{Access, ClientId, Identity, Limits};
 
 const POLICY: Policy = Policy {
     users: Users::None,
@@ -24,7 +24,16 @@ const POLICY: Policy = Policy {
 
 fn registry(target_pages: u64) -> ClientRegistry {
     let store = Arc::new(Store::open(Config::embedded(64 << 20)).unwrap());
-    let registry = ClientRegistry::open(store, Journal::create(64 << 20).unwrap(), POLICY).unwrap();
+    let registry = registry_of(store, Journal::create(64 << 20).unwrap());
+    add(&registry, target_pages);
+    registry
+}
+
+fn registry_of(store: Arc<Store>, journal: Journal) -> ClientRegistry {
+    ClientRegistry::open(store, journal, POLICY).unwrap()
+}
+
+fn add(registry: &ClientRegistry, target_pages: u64) {
     let client = ClientSettings {
         name: "c".into(),
         who: Who::User(7),
@@ -37,7 +46,6 @@ fn registry(target_pages: u64) -> ClientRegistry {
         shared: Vec::new(),
     };
     registry.add_client(&client).unwrap();
-    registry
 }
 
 fn client(registry: &ClientRegistry) -> ClientId {
@@ -264,4 +272,148 @@ fn a_sink_that_fails_changes_nothing() {
     let mut value = [0; 1];
     assert_eq!(from.store().get(pool, Key::new(0, 0), &mut value).unwrap(), Get::Hit(1));
     assert!(matches!(from.export_rest("c", &mut Vec::new()), Err(Error::NotFrozen(_))));
+}
+
+/// A registry with the store and the journal that a killed daemon leaves: what was written is in both.
+struct Killed {
+    store: Arc<Store>,
+    journal: std::os::fd::OwnedFd,
+}
+
+impl Killed {
+    /// A registry whose daemon can be killed.
+    fn start() -> (Self, ClientRegistry) {
+        let journal = Journal::create(64 << 20).unwrap();
+        let fd = journal.descriptor().try_clone_to_owned().unwrap();
+        let registry =
+            registry_of(Arc::new(Store::open(Config::embedded(64 << 20)).unwrap()), journal);
+        add(&registry, u64::MAX);
+        (Self { store: Arc::clone(registry.store()), journal: fd }, registry)
+    }
+
+    /// The next daemon.
+    fn next(&self) -> ClientRegistry {
+        let journal = Journal::reopen(self.journal.try_clone().unwrap()).unwrap();
+        registry_of(Arc::clone(&self.store), journal)
+    }
+}
+
+#[test]
+fn an_import_that_a_kill_cuts_off_leaves_nothing() {
+    let from = registry(u64::MAX);
+    fill(&from, 50);
+    let mut stream = Vec::new();
+    from.export("c", &mut stream).unwrap();
+    let (killed, to) = Killed::start();
+    /// Where the daemon is killed.
+    struct Kill<'a>(&'a [u8], &'a Killed);
+    impl io::Read for Kill<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            if !self.0.is_empty() {
+                return self.0.read(into);
+            }
+            let next = self.1.next();
+            assert!(next.pools().unwrap().is_empty(), "a part is left");
+            assert!(!next.client("c").unwrap().arrived);
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+    let part = &stream[..stream.len() / 2];
+    assert!(to.import("c", &mut Kill(part, &killed)).is_err());
+    let next = killed.next();
+    next.import("c", &mut stream.as_slice()).unwrap();
+    assert_eq!(contents(&next), contents(&from));
+}
+
+#[test]
+fn an_import_replaces_what_arrived_before_until_somebody_connects() {
+    let from = registry(u64::MAX);
+    let pool = fill(&from, 50);
+    let (killed, to) = Killed::start();
+    let export = || {
+        let mut stream = Vec::new();
+        from.export("c", &mut stream).unwrap();
+        stream
+    };
+    let first = export();
+    to.import_again("c", &mut first.as_slice()).unwrap();
+    from.thaw("c").unwrap();
+    assert_eq!(from.store().put(pool, Key::new(77, 77), &[7]), Put::Stored);
+    let second = export();
+    assert!(matches!(to.import("c", &mut second.as_slice()), Err(Error::NotEmpty(_))));
+    drop(to);
+    let to = killed.next();
+    assert!(to.client("c").unwrap().arrived, "also after a kill");
+    to.import_again("c", &mut second.as_slice()).unwrap();
+    assert_eq!(contents(&to), contents(&from));
+    // A second import that fails leaves nothing of either: the source has all of it.
+    assert!(to.import_again("c", &mut &second[..100]).is_err());
+    assert!(to.pools().unwrap().is_empty());
+    to.import_again("c", &mut second.as_slice()).unwrap();
+    let admitted = to.admit(Identity::Peer { uid: 7, gid: 7, pid: 0 }).unwrap();
+    to.leave(admitted.client);
+    for registry in [&to, &killed.next()] {
+        assert!(!registry.client("c").unwrap().arrived);
+        assert!(matches!(
+            registry.import_again("c", &mut second.as_slice()),
+            Err(Error::NotEmpty(_))
+        ));
+    }
+    assert_eq!(contents(&to), contents(&from));
+}
+
+#[test]
+fn a_client_that_has_moved_stays_frozen_over_a_kill() {
+    let (killed, from) = Killed::start();
+    let pool = fill(&from, 50);
+    assert!(matches!(from.set_moved("c"), Err(Error::NotFrozen(_))));
+    from.export("c", &mut Vec::new()).unwrap();
+    let next = killed.next();
+    assert!(!next.client("c").unwrap().frozen, "a move that has not ended is over");
+    next.export("c", &mut Vec::new()).unwrap();
+    next.set_moved("c").unwrap();
+    let next = killed.next();
+    let view = next.client("c").unwrap();
+    assert!(view.frozen && view.moved);
+    let put = || next.store().put(pool, Key::new(9, 9), &[1]);
+    assert_eq!(put(), Put::Refused(Refusal::Frozen));
+    next.export_rest("c", &mut Vec::new()).unwrap();
+    next.thaw("c").unwrap();
+    assert_eq!(put(), Put::Stored);
+    assert!(!killed.next().client("c").unwrap().moved);
+}
+
+#[test]
+fn a_client_has_one_export_and_one_import_at_a_time() {
+    /// Whether what comes meanwhile is refused.
+    struct Meanwhile<'a>(&'a ClientRegistry, &'a [u8], u32);
+    impl Write for Meanwhile<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let second = self.0.export("c", &mut Vec::new());
+            self.2 += u32::from(matches!(second, Err(Error::Moving(_))));
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    impl io::Read for Meanwhile<'_> {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let second = self.0.import_again("c", &mut &self.1[..]);
+            self.2 += u32::from(matches!(second, Err(Error::Moving(_))));
+            self.1.read(into)
+        }
+    }
+    let (from, to) = (registry(u64::MAX), registry(u64::MAX));
+    let pool = fill(&from, 50);
+    let mut sink = Meanwhile(&from, &[], 0);
+    from.export("c", &mut sink).unwrap();
+    assert!(sink.2 > 0);
+    assert_eq!(from.store().put(pool, Key::new(9, 9), &[1]), Put::Refused(Refusal::Frozen));
+    let mut stream = Vec::new();
+    from.export("c", &mut stream).unwrap();
+    let mut source = Meanwhile(&to, &stream, 0);
+    to.import("c", &mut source).unwrap();
+    assert!(source.2 > 0);
+    assert_eq!(contents(&to), contents(&from));
 }

@@ -3,8 +3,11 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
@@ -14,14 +17,20 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use spillway_api::types::{Problem, STREAM_TYPE};
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 use crate::daemon::address::ApiAddress;
-use crate::daemon::body::RequestBody;
+use crate::daemon::body::{Relayed, RequestBody};
 use crate::daemon::options::Daemon;
 use crate::refusal::Refusal;
 
 /// Largest response body in bytes, except an export's.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// How long a client that moves may stand still: as long as the daemons themselves wait for each other's bytes.
+const STALL_MAX: Duration = Duration::from_secs(120);
+/// How often the progress of a move is told.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A daemon's HTTP interface.
 pub struct Api {
@@ -120,6 +129,46 @@ impl Api {
         self.ask(Method::POST, path, RequestBody::Reader(source), Some(STREAM_TYPE))
     }
 
+    /// Sends what this daemon answers at `source` to `target` of another, and tells the bytes that have moved about once
+    /// a second.
+    ///
+    /// # Errors
+    /// A daemon can't be reached, refuses, hangs up, or nothing moves for a while.
+    pub fn relay<T: DeserializeOwned>(
+        &self,
+        source: &str,
+        to: &Self,
+        target: &str,
+        mut tell: impl FnMut(u64),
+    ) -> anyhow::Result<T> {
+        self.runtime.block_on(async {
+            let stalled = || {
+                let (from, to) = (self.address.address(), to.address.address());
+                anyhow!("nothing has moved from {from} to {to} for {} s", STALL_MAX.as_secs())
+            };
+            let asked = self.answer(Method::POST, source, RequestBody::Text(None), None);
+            let answer = timeout(STALL_MAX, asked).await.map_err(|_| stalled())??;
+            let relayed = Arc::<Relayed>::default();
+            let body = RequestBody::Relay(answer.into_body(), Arc::clone(&relayed));
+            let mut sent = pin!(to.read(Method::POST, target, body, Some(STREAM_TYPE)));
+            let (mut bytes, mut since) = (0, Instant::now());
+            loop {
+                if let Ok(done) = timeout(TELL_INTERVAL, &mut sent).await {
+                    if relayed.is_broken() {
+                        bail!("the daemon at {} hung up", self.address.address());
+                    }
+                    return done;
+                }
+                if relayed.bytes() > bytes {
+                    (bytes, since) = (relayed.bytes(), Instant::now());
+                    tell(bytes);
+                } else if since.elapsed() >= STALL_MAX {
+                    return Err(stalled());
+                }
+            }
+        })
+    }
+
     fn ask<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -127,11 +176,20 @@ impl Api {
         body: RequestBody,
         content_type: Option<&str>,
     ) -> anyhow::Result<T> {
-        self.runtime.block_on(async {
-            let answer = self.answer(method, path, body, content_type).await?;
-            let text = collect(answer).await?;
-            serde_json::from_slice(&text).context("the daemon's answer is not understood")
-        })
+        self.runtime.block_on(self.read(method, path, body, content_type))
+    }
+
+    /// Sends a request and reads the whole response.
+    async fn read<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: RequestBody,
+        content_type: Option<&str>,
+    ) -> anyhow::Result<T> {
+        let answer = self.answer(method, path, body, content_type).await?;
+        let text = collect(answer).await?;
+        serde_json::from_slice(&text).context("the daemon's answer is not understood")
     }
 
     /// Sends a request and drives the connection until the response begins.

@@ -14,6 +14,7 @@ use rustix::fs::{FileType, Mode, fchmod, fstat};
 use spillway_api::types::{self, ClientChange, Identity, Moved, NewClient};
 
 use crate::daemon::api::{Api, segment};
+use crate::daemon::moving::{self, Moving};
 use crate::daemon::names;
 use crate::daemon::options::Daemon;
 use crate::daemon::target::{Limit, parse_limit};
@@ -44,11 +45,12 @@ enum Action {
     ///
     /// The stream is for `spillway client import`. Gets and flushes continue. Run the command again with
     /// --rest to write the flushes that came since. Then remove the client here, or thaw it.
-    Export(Move),
+    Export(Stream),
     /// Reads a client's pools from standard input into a client that has none.
-    Import(Move),
+    Import(Stream),
     /// Accepts the puts of an exported client again.
     Thaw(Named),
+    Move(Moving),
 }
 
 #[derive(Debug, Args)]
@@ -61,7 +63,7 @@ struct Named {
 }
 
 #[derive(Debug, Args)]
-struct Move {
+struct Stream {
     /// The client.
     #[arg(add = names::clients())]
     name: String,
@@ -179,6 +181,7 @@ pub fn run(options: &ClientCommand) -> anyhow::Result<ExitCode> {
                 .order(Method::POST, &format!("/v1/clients/{}/thaw", segment(name)))?;
         }
         Action::Export(options) => export(options)?,
+        Action::Move(options) => return moving::run(options),
         Action::Import(options) => {
             let path = path_of(options, "import");
             let moved: Moved = Api::new(&options.daemon)?.upload(&path, Box::new(io::stdin()))?;
@@ -203,10 +206,11 @@ fn row(client: &types::Client) -> [String; 8] {
         show::limit(client.statistics.target_pages),
         show::pages(client.statistics.used_pages.saturating_sub(target_pages)),
         client.connections.to_string(),
-        match (is_program, client.frozen) {
-            (true, _) => "running",
-            (false, true) => "exported",
-            (false, false) => "serving",
+        match (is_program, client.frozen, client.moved) {
+            (true, ..) => "running",
+            (false, true, true) => "moved",
+            (false, true, false) => "exported",
+            (false, false, _) => "serving",
         }
         .to_owned(),
     ]
@@ -288,7 +292,7 @@ fn set(options: &Set) -> anyhow::Result<()> {
     show::answer(options.daemon.output, &client, heads, [row])
 }
 
-fn export(options: &Move) -> anyhow::Result<()> {
+fn export(options: &Stream) -> anyhow::Result<()> {
     if io::stdout().is_terminal() {
         return Err(Refusal::usage(
             "the stream is not for a terminal: write it to a file or a pipe",
@@ -316,7 +320,7 @@ fn keep_private(sink: impl AsFd) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn path_of(options: &Move, action: &str) -> String {
+fn path_of(options: &Stream, action: &str) -> String {
     let rest = if options.rest { "?rest=true" } else { "" };
     format!("/v1/clients/{}/{action}{rest}", segment(&options.name))
 }

@@ -7,6 +7,7 @@ mod client;
 mod dashboard;
 mod disk;
 mod lend;
+mod moving;
 mod names;
 mod options;
 mod policy;

@@ -249,6 +249,15 @@ const SECTIONS: &[Sections] = &[
         see: &[("spillway-client-export", '1')],
     },
     Sections {
+        command: "spillway client move",
+        exit: ASKS,
+        examples: &[(
+            "Move all clients to another daemon, before this one is stopped:",
+            "spillway client move --all --to https://there.example:8431 --to-token-file there.token",
+        )],
+        see: &[("spillway-client-export", '1'), ("spillway-client-thaw", '1')],
+    },
+    Sections {
         command: "spillway pool",
         exit: ASKS,
         examples: &[("List pools and block devices:", "spillway pool list")],
