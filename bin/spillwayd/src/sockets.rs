@@ -19,8 +19,10 @@ use rustix::process::{geteuid, umask};
 
 use crate::config::Error;
 
-/// The backlog: connections that wait to be accepted.
-const BACKLOG: i32 = 128;
+/// The backlog of a Unix socket: connections that wait to be accepted. When it is full, clients that connect without
+/// blocking get EAGAIN. The kernel takes net.core.somaxconn (4096) if that is less. TCP keeps the 128 of the standard
+/// library: a flood that fills the queue waits itself, and a newcomer waits for all that are in the queue.
+const BACKLOG: i32 = 4096;
 
 /// The bit of a directory's mode that lets every user create and remove files in it.
 const OTHERS_WRITE: u32 = 0o002;

@@ -30,6 +30,11 @@ pub enum Error {
     /// A connection was ended for a newer one.
     #[error("{0:?} holds many unidentified connections: its oldest one was closed")]
     Displaced(spillway_types::Peer),
+    /// A user displaces too many connections in a second.
+    #[error(
+        "{0:?} opens very many unidentified connections: new ones are closed until the second ends"
+    )]
+    Flood(spillway_types::Peer),
     /// There is no TLS with this peer.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),

@@ -17,6 +17,7 @@ mod buffer;
 mod config;
 mod connection;
 mod error;
+mod flood;
 mod negotiation;
 mod server;
 mod session;

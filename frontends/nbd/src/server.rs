@@ -17,6 +17,7 @@ use spillway_types::{Access, ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFul
 use crate::config::Config;
 use crate::connection::{self, Shared};
 use crate::error::Error;
+use crate::flood::Floods;
 use crate::socket::{Listener, Socket};
 
 /// Bytes of a connection's stack. It is locked in memory with the rest of the daemon.
@@ -151,6 +152,7 @@ impl Server {
             connections: connections.clone(),
             stopping: stopping.clone(),
             wake: wake.clone(),
+            floods: Floods::new(Instant::now()),
         };
         let acceptor = thread::Builder::new()
             .name("nbd-accept".into())
@@ -193,10 +195,11 @@ struct Acceptor {
     connections: Arc<Connections>,
     stopping: Arc<AtomicBool>,
     wake: Arc<OwnedFd>,
+    floods: Floods,
 }
 
 impl Acceptor {
-    fn run(&self) {
+    fn run(mut self) {
         let mut number = 0;
         let (began, mut refusals) = (Instant::now(), Seldom::default());
         while !self.stopping.load(Ordering::Acquire) {
@@ -233,8 +236,11 @@ impl Acceptor {
     ///
     /// # Errors
     /// The connection was refused, or it displaced another one.
-    fn take_in(&self, number: u64, socket: Socket) -> Result<(), Error> {
+    fn take_in(&mut self, number: u64, socket: Socket) -> Result<(), Error> {
         let peer = socket.peer()?;
+        if self.floods.is_one(peer, Instant::now()) {
+            return Err(Error::Flood(peer));
+        }
         let socket = Arc::new(socket);
         let displaced = self.connections.begin(number, peer, &socket).map_err(|SlotsFull| {
             Error::Full { connections_max: self.shared.config.connections_max }
@@ -254,7 +260,11 @@ impl Acceptor {
                 connections.end(number);
             });
         started.map(drop).inspect_err(|_| self.connections.end(number))?;
-        if displaced { Err(Error::Displaced(peer)) } else { Ok(()) }
+        if displaced {
+            self.floods.count(peer);
+            return Err(Error::Displaced(peer));
+        }
+        Ok(())
     }
 }
 

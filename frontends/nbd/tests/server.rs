@@ -180,6 +180,20 @@ fn who_holds_connections_without_a_word_keeps_nobody_out() {
 }
 
 #[test]
+fn who_floods_is_not_served_until_the_second_ends() {
+    let registry = Arc::new(FakeRegistry::new());
+    let directory = tempfile::tempdir().unwrap();
+    let (_server, connect) = serve_unix(&registry, directory.path());
+    // No newer connection displaces it.
+    let is_served = || connect().read_exact(&mut [0; 18]).is_ok();
+    within(Duration::from_secs(20), "the flood to be refused", || {
+        let _flood: Vec<_> = (0..400).map(|_| connect()).collect();
+        !is_served()
+    });
+    within(Duration::from_secs(20), "the user to be served again", is_served);
+}
+
+#[test]
 fn malformed_bytes_end_that_connection_alone() {
     let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();

@@ -90,6 +90,10 @@ impl Connection {
         let sent = send(&self.socket, &answer.encode(), flags);
         match answer {
             Answer::Refused(reason) => Next::End(Some(reason.text())),
+            // It has ended after its report.
+            Answer::Orders(_) if matches!(sent, Err(Errno::PIPE | Errno::CONNRESET)) => {
+                Next::End(None)
+            }
             Answer::Orders(_) if sent.is_err() => Next::End(Some("it reads no answers")),
             Answer::Orders(_) => Next::Stay,
         }
@@ -125,5 +129,48 @@ impl Connection {
         }
         self.messages += 1;
         self.messages > MESSAGES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use spillway_platform::sys::peer_credentials;
+    use spillway_types::{ClientId, Orders, ProgramCounters};
+    use spillway_wire::programs::encode_report;
+
+    use super::*;
+
+    /// It admits every program.
+    struct Open;
+
+    const ORDERS: Orders = Orders { target_pages: 1, beyond_local: false, interval_ms: 1000 };
+
+    impl Programs for Open {
+        fn register(&self, _: Registration<'_>) -> Result<(ClientId, Orders), Denied> {
+            Ok((ClientId(1), ORDERS))
+        }
+
+        fn report(&self, _: ClientId, _: ProgramCounters) -> Orders {
+            ORDERS
+        }
+
+        fn leave(&self, _: ClientId) {}
+    }
+
+    #[test]
+    fn a_program_that_ends_after_its_report_is_no_fault() {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let (own, other) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let peer = peer_credentials(&own).unwrap();
+        let mut connection = Connection::new(own, peer, 1);
+        let hello = Hello::new("ends", 1).encode();
+        send(&other, &hello, SendFlags::NOSIGNAL).unwrap();
+        assert_eq!(connection.serve(&Open), Next::Stay);
+        // An answer that stays unread would end the connection before the report is read.
+        recv(&other, &mut [0; 64], RecvFlags::empty()).unwrap();
+        send(&other, &encode_report(&ProgramCounters::default()), SendFlags::NOSIGNAL).unwrap();
+        drop(other);
+        assert_eq!(connection.serve(&Open), Next::End(None));
     }
 }

@@ -18,6 +18,8 @@ use crate::connection::{Connection, Next};
 
 /// Interval of the check for overdue hellos.
 const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Most connections that are accepted between two looks at the others.
+const ACCEPTED_MAX: u32 = 256;
 /// Pause after the server has run out of descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -144,15 +146,19 @@ impl EventLoop {
         (!ready[0]).then(|| ready[fixed.len()..].to_vec())
     }
 
+    /// Accepts the connections that wait.
     fn accept(&mut self) {
-        match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => self.take(socket),
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-            Err(error) => {
-                if let Some(others) = self.complaints.shortage() {
-                    tracing::warn!(%error, others, "a program can't be accepted");
+        for _ in 0..ACCEPTED_MAX {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.take(socket),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => {
+                    if let Some(others) = self.complaints.shortage() {
+                        tracing::warn!(%error, others, "a program can't be accepted");
+                    }
+                    return thread::sleep(SHORTAGE_PAUSE);
                 }
-                thread::sleep(SHORTAGE_PAUSE);
             }
         }
     }
