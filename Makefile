@@ -21,6 +21,7 @@
 #              builds and installs the module for Valkey and Redis
 # make image   builds a container image: target/image/spillway.tar
 # make deb     builds Debian packages of the same files: target/deb/*.deb
+# make rpm     builds RPM packages of the same files: target/rpm/*.rpm
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
@@ -31,7 +32,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
-.PHONY: demo test build module lib wheel site agent window-client install install-agent install-lib install-module deb image tools
+.PHONY: demo test build module lib wheel site agent window-client install install-agent install-lib install-module deb rpm image tools
 
 demo: tools
 	@lab/setup demo
@@ -168,6 +169,13 @@ deb: tools
 	    '$(DEB_VERSION)' "$$(sed -n 's/^Maintainer: //p' packaging/debian/control)" \
 	    "$$(git log -1 --format=%cD 2>/dev/null || date -R)" > $(DEB)/build/debian/changelog
 	@cd $(DEB)/build && SPILLWAY_SOURCE=$(CURDIR) dpkg-buildpackage --build=binary --no-sign
+
+RPM := target/rpm
+RPM_VERSION := $(VERSION)
+
+rpm: tools build lib
+	@lab/setup rpm
+	@packaging/rpm '$(RPM_VERSION)' $(RPM)
 
 # A C compiler and linker, and the Rust version in rust-toolchain.toml.
 tools:

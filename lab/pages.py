@@ -43,6 +43,7 @@ LEFT_OUT = {
     ("docs/install.md", "make install PREFIX=/usr"): "a service manager: lab/tests/installed, lab/long/daemon-systemd",
     ("docs/install.md", "make deb                                      # builds the packages: target/deb/*.deb"):
         "builds and installs packages: lab/long/debian-packages",
+    ("docs/install.md", "make rpm                                      # builds the packages: target/rpm/*.rpm"): "lab/long/rpm-packages",
     ("docs/install.md", "systemctl disable --now spillwayd.socket spillwayd.service"): "a service manager: lab/long/daemon-systemd",
     ("docs/lending.md", "modprobe nbd"): "the kernel's nbd: lab/long/guest-lending, guest-rdma",
     ("docs/lending.md", "spillway lend borrow 1G"): "two hosts: lab/long/guest-lending",
