@@ -24,8 +24,8 @@ export class Table {
   }
 
   /**
-   * `rows` have an `id`, `cells` of text, of which the first is the row's head, maybe a `title`, and maybe a `mark`,
-   * which stands before the head. Without rows there is no table.
+   * `rows` have an `id`, `cells` of text, of which the first is the row's head, maybe a `title` for the head in place of its
+   * own text, which may be cut off, and maybe a `mark`, which stands before the head. Without rows there is no table.
    */
   show(heads, rows) {
     this.#table.hidden = rows.length === 0;
@@ -43,7 +43,8 @@ export class Table {
       const make = (place) => (place ? cell("td", "cell") : cell("th", "rowheader", { scope: "row" }));
       this.#cells(row, cells, make);
       cells.forEach((_, place) => (row.cells[place].dataset.label = heads[place]));
-      this.#mark(row, mark, title);
+      row.cells[0].title = title ?? cells[0];
+      this.#mark(row, mark);
     });
   }
 
@@ -55,9 +56,8 @@ export class Table {
     });
   }
 
-  #mark(row, mark, title) {
+  #mark(row, mark) {
     const first = row.cells[0];
-    if (title) first.title = title;
     if (row.dataset.mark === (mark?.key ?? "")) return;
     row.dataset.mark = mark?.key ?? "";
     if (first.children.length > 1) first.firstElementChild.remove();

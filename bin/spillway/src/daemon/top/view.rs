@@ -205,12 +205,16 @@ fn line<'a>(
     text
 }
 
-/// A name in a column of its width. A `+` stands for what is cut off.
+/// A name in a column of its width. A `+` stands for what is cut out of its middle: names differ more
+/// often at their ends.
 fn cut(name: &str, width: usize) -> String {
-    if name.chars().count() <= width {
+    let count = name.chars().count();
+    if count <= width {
         return format!("{name:<width$}");
     }
-    name.chars().take(width.saturating_sub(1)).chain(['+']).collect()
+    let kept = width.saturating_sub(1);
+    let end = kept.div_ceil(2);
+    name.chars().take(kept - end).chain(['+']).chain(name.chars().skip(count - end)).collect()
 }
 
 /// Breaks lines that are too long after a comma.
