@@ -39,6 +39,7 @@ pub fn raise_limit(config: &Config) -> Option<String> {
 fn needed(config: &Config) -> usize {
     let listen = &config.listen;
     let api = ServerLimits::default().connections.slots.connections_max;
+    let lend = spillway_lending_driver::peer_connections_max();
     let nbd = spillway_nbd::Config::default().connections_max;
     let nvme = spillway_nvme_tcp::Config::default().connections_max;
     let resp = spillway_resp::Config::default().connections_max;
@@ -57,7 +58,7 @@ fn needed(config: &Config) -> usize {
         (listen.api.is_some(), api * SOCKET),
         (listen.api_tcp.is_some(), api * SOCKET),
         (listen.api_tls.is_some(), api * SOCKET),
-        (config.lend.is_on(), api * SOCKET),
+        (config.lend.is_on(), lend * SOCKET),
     ];
     let connections: usize = listeners.iter().filter(|it| it.0).map(|it| it.1).sum();
     OWN + connections + config.disks.len() * OF_DISK + config.vms.len() * OF_VM

@@ -41,5 +41,5 @@ pub use error::Error;
 pub use kernel::{AttachedDevice, HelperState, Kernel, RemoteDevice};
 pub use lender::free_kept;
 pub use settings::{DeviceUse, Discovery, Settings, UsedBy};
-pub use start::{Handle, Lending, LendingParts, Prepared};
+pub use start::{Handle, Lending, LendingParts, Prepared, peer_connections_max};
 pub use transport::Transport;

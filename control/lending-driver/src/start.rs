@@ -59,6 +59,11 @@ pub struct LendingParts {
     pub client: ClientSettings,
 }
 
+/// Most connections of other hosts at a time.
+pub fn peer_connections_max() -> usize {
+    ServerLimits::default().connections.slots.connections_max
+}
+
 /// Lending, ready to start: files that the sandbox hides have been read.
 #[derive(Debug)]
 pub struct Prepared {
