@@ -21,7 +21,7 @@ pub const ENV: &str = "SPILLWAY_TREE";
 /// First eight bytes of a shared page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"spillway");
 /// Layout version; supervisor and preload library must agree.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// How many processes of a tree have a slot of their own at the same time.
 pub const SLOTS: usize = HOLDERS_MAX;
 /// A slot that a fork has set aside for its child has this bit and a number of the fork in place of a

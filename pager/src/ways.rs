@@ -1,5 +1,7 @@
 //! The ways of a process to the blade of its run, and what its pager notes of that.
 
+use std::time::Duration;
+
 use crate::tree::{SLOTS, Slot, Tree};
 use spillway_tiers::blade::{Blade, BladeCounts, Carrier, Seal};
 
@@ -17,7 +19,9 @@ impl Ways {
     pub(crate) fn into_tier(self, tree: &'static Tree, slot: &Slot) -> Blade {
         let settings = &tree.settings.blade;
         let seal = Seal::of(settings.encrypt != 0, settings.share != 0, &settings.key);
+        let loss_timeout = Duration::from_nanos(settings.loss_timeout_ns);
         Blade::new(seal, self.blade, self.mirror, &tree.ledger, number_of(tree, slot))
+            .with_loss_timeout(loss_timeout)
     }
 }
 

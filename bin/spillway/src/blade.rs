@@ -37,6 +37,7 @@ impl Blades {
         }
         *settings = BladeSettings {
             timeout_ns: options.blade_timeout.as_nanos() as u64,
+            loss_timeout_ns: options.blade_loss_timeout.as_nanos() as u64,
             encrypt: u32::from(!options.no_encrypt),
             share: u32::from(options.share.is_some()),
             ..BladeSettings::NONE

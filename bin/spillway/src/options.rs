@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use spillway_pager::tree;
 
 use crate::register::{Register, parse_register};
-use crate::units::{parse_delay, parse_size, parse_timeout};
+use crate::units::{parse_delay, parse_loss_timeout, parse_size, parse_timeout};
 
 /// Runs a program in less memory than it needs.
 ///
@@ -101,13 +101,20 @@ pub struct Remote {
     pub blade: Option<String>,
 
     /// A second blade, or a directory, that gets a copy of every page and serves when the blade
-    /// does not. Without it the pages on a blade that dies are lost: touching them is a SIGBUS.
+    /// does not. Without it the pages on a blade that dies are lost: touching them is a SIGBUS
+    /// after --blade-loss-timeout.
     #[arg(long, value_name = "URL|DIR", requires = "blade")]
     pub mirror: Option<String>,
 
-    /// How long a page waits for an answer from the blade, and then from the mirror.
+    /// How long a page waits for an answer from the blade, and then from the mirror. After that,
+    /// pages leave to the mirror or the disk until the blade answers again.
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_timeout, requires = "blade")]
     pub blade_timeout: Duration,
+
+    /// How long the program waits for pages that nobody else has while the blade, or the mirror,
+    /// does not answer. After that, touching one is a SIGBUS.
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_loss_timeout, requires = "blade")]
+    pub blade_loss_timeout: Duration,
 
     /// Sends pages in the clear. Without this option they are encrypted with a key of this run.
     #[arg(long, requires = "blade")]

@@ -14,6 +14,10 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// Bounds of the time to wait for an answer.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(60);
 
+/// Bounds of the time after which what does not answer counts as lost.
+const LOSS_TIMEOUTS: RangeInclusive<Duration> =
+    Duration::from_millis(100)..=Duration::from_secs(86_400);
+
 /// Bounds of the time between two samples of a daemon's clients.
 const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 
@@ -45,6 +49,18 @@ pub fn parse_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_duration(text)?;
     if !TIMEOUTS.contains(&timeout) {
         return Err(format!("'{text}' is not a valid time to wait; use 100ms to 60s"));
+    }
+    Ok(timeout)
+}
+
+/// Reads the time after which what does not answer counts as lost: `500ms`, `3600s`.
+///
+/// # Errors
+/// A line that says what is invalid.
+pub fn parse_loss_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = parse_duration(text)?;
+    if !LOSS_TIMEOUTS.contains(&timeout) {
+        return Err(format!("'{text}' is not a valid time to wait; use 100ms to 86400s"));
     }
     Ok(timeout)
 }

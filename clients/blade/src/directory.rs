@@ -108,8 +108,8 @@ impl Carrier for Directory {
         for one in wanted {
             one.outcome = match self.read(one) {
                 Ok(true) => Carried::Done,
-                Ok(false) => Carried::Missing,
-                Err(_) => Carried::Lost,
+                // A failing disk has answered.
+                Ok(false) | Err(_) => Carried::Missing,
             };
         }
     }
@@ -135,6 +135,10 @@ impl Carrier for Directory {
     }
 
     fn is_down(&self) -> bool {
+        false
+    }
+
+    fn is_gone(&self) -> bool {
         false
     }
 

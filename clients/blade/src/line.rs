@@ -29,8 +29,20 @@ pub trait Way: Debug + Send + Sync {
     /// Whether a process listens there. A quick check, for attempts in the background.
     fn answers(&self) -> bool;
 
-    /// Connects within the timeout. `None` if that fails, or the pool does not exist.
-    fn connect(&self) -> Option<Self::Connection>;
+    /// Connects within the timeout.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    fn connect(&self) -> Result<Self::Connection, NotConnected>;
+}
+
+/// Why there is no connection to a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotConnected {
+    /// The blade does not answer, or does not accept this host.
+    NoAnswer,
+    /// The blade has no such pool.
+    NoPool,
 }
 
 /// A connection to a pool. An outcome of [`Carried::Lost`], or false, means that the connection has failed: the
@@ -97,6 +109,7 @@ pub struct Line<W: Way> {
     timeout: Duration,
     state: Lock<LineState<W::Connection>>,
     down: AtomicBool,
+    gone: AtomicBool,
     tend_at_ns: AtomicU64,
 }
 
@@ -113,6 +126,7 @@ impl<W: Way> Line<W> {
             timeout,
             state: Lock::new(LineState { connection: None, connecting: false }),
             down: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
             tend_at_ns: AtomicU64::new(0),
         }
     }
@@ -128,7 +142,10 @@ impl<W: Way> Line<W> {
         }
         state.connecting = true;
         drop(state);
-        let connection = self.way.connect().map(Arc::new);
+        let connected = self.way.connect();
+        let is_gone = matches!(connected, Err(NotConnected::NoPool));
+        self.gone.store(is_gone, Ordering::Release);
+        let connection = connected.ok().map(Arc::new);
         let mut state = self.state.lock();
         state.connecting = false;
         state.connection.clone_from(&connection);
@@ -158,7 +175,7 @@ impl<W: Way> Line<W> {
                 }
                 self.give_up(connection);
             }
-            let waits = patient || matches!(found, Found::Soon);
+            let waits = (patient || matches!(found, Found::Soon)) && !self.is_gone();
             if !waits || now_ns() >= until_ns {
                 self.down.store(true, Ordering::Release);
                 return false;
@@ -207,6 +224,10 @@ impl<W: Way> Carrier for Line<W> {
 
     fn is_down(&self) -> bool {
         self.down.load(Ordering::Acquire)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
     }
 
     fn tend(&self) {

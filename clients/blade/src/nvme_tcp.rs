@@ -14,7 +14,7 @@ use spillway_types::Key;
 use spillway_wire::kv::PoolEntry;
 use spillway_wire::nvme::Status;
 
-use crate::line::{Connection, Way, both, in_batches};
+use crate::line::{Connection, NotConnected, Way, both, in_batches};
 
 /// Values of one call to the session.
 const BATCH: usize = 32;
@@ -59,32 +59,42 @@ impl Way for NvmeTcp {
         self.dial.dial(ANSWERS_WITHIN_US).is_ok()
     }
 
-    fn connect(&self) -> Option<Connected> {
+    fn connect(&self) -> Result<Connected, NotConnected> {
         // The target ends an association when a host of the same id connects, so each association has an id of its own.
-        let mut random = [0; 24];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
-        let (host_id, seed) = random.split_first_chunk()?;
-        let settings = Settings { host_id: *host_id, ..self.settings.clone() };
-        let seed = u64::from_le_bytes(*seed.first_chunk()?);
+        let (mut host_id, mut seed) = ([0; 16], [0; 8]);
+        for random in [&mut host_id[..], &mut seed[..]] {
+            rustix::rand::getrandom(random, rustix::rand::GetRandomFlags::empty())
+                .map_err(|_| NotConnected::NoAnswer)?;
+        }
+        let settings = Settings { host_id, ..self.settings.clone() };
+        let seed = u64::from_le_bytes(seed);
         let session = Session::new(self.dial.clone(), settings, seed);
         let pool = find(&session, self.identity)?;
-        Some(Connected { session, pool })
+        Ok(Connected { session, pool })
     }
 }
 
 /// Finds a pool on the target by its identity.
-fn find(session: &Session<TcpDial>, identity: u128) -> Option<PoolRef> {
+fn find(session: &Session<TcpDial>, identity: u128) -> Result<PoolRef, NotConnected> {
     let mut list = vec![0; LIST_BYTES];
     let mut requests = [Request::new(Call::Pools(LIST_BYTES as u32), Data::In(&mut list))];
     session.run(&mut requests);
     let [Request { outcome, .. }] = requests;
-    let (Status::SUCCESS, result, _) = answer(outcome)? else { return None };
-    let count = (result as u32 as usize).min(LIST_BYTES / PoolEntry::BYTES);
+    let Some((Status::SUCCESS, result, _)) = answer(outcome) else {
+        return Err(NotConnected::NoAnswer);
+    };
+    let count = result as u32 as usize;
     let entries = list.chunks_exact(PoolEntry::BYTES).take(count);
     let found = entries
         .filter_map(|entry| PoolEntry::decode(entry).ok())
-        .find(|entry| entry.identity == identity)?;
-    session.with(|association| association.pools().adopt(found.number, identity, true))
+        .find(|entry| entry.identity == identity);
+    // A list that does not fit may have it further on.
+    let is_whole = count <= LIST_BYTES / PoolEntry::BYTES;
+    let missing = if is_whole { NotConnected::NoPool } else { NotConnected::NoAnswer };
+    let number = found.ok_or(missing)?.number;
+    session
+        .with(|association| association.pools().adopt(number, identity, true))
+        .ok_or(NotConnected::NoAnswer)
 }
 
 /// Status, result and bytes of an answer; `None` if there was none.

@@ -8,7 +8,7 @@ use spillway_client::{Error, Operation, Outcome, Pool, Ring, RingOptions, Store}
 use spillway_tiers::blade::{Carried, Parcel, Wanted};
 use spillway_types::{Get, Key, Put};
 
-use crate::line::{Connection, Way, both, in_batches};
+use crate::line::{Connection, NotConnected, Way, both, in_batches};
 
 /// Operations of one batch.
 const BATCH: usize = 32;
@@ -40,11 +40,13 @@ impl Way for RingWay {
         true
     }
 
-    fn connect(&self) -> Option<Connected> {
-        let ring = Ring::connect_with(&self.path, self.options).ok()?;
-        let pools = ring.pools().ok()?;
-        let pool = pools.iter().find(|pool| pool.identity == self.identity)?.pool;
-        Some(Connected { ring, pool })
+    fn connect(&self) -> Result<Connected, NotConnected> {
+        let no_answer = |_| NotConnected::NoAnswer;
+        let ring = Ring::connect_with(&self.path, self.options).map_err(no_answer)?;
+        let pools = ring.pools().map_err(no_answer)?;
+        let found = pools.iter().find(|pool| pool.identity == self.identity);
+        let pool = found.ok_or(NotConnected::NoPool)?.pool;
+        Ok(Connected { ring, pool })
     }
 }
 

@@ -179,7 +179,7 @@ fn a_daemon_that_ends_costs_the_time_out_once_and_one_that_keeps_its_store_serve
         let (right, gone) = far.read_all();
         assert!(gone > 1000 && right + gone == PAGES, "{right} came, {gone} are gone");
         assert!(began.elapsed() < 4 * TIMEOUT, "{kind:?}: {:?}", began.elapsed());
-        assert_eq!(far.blade().down(), (true, false));
+        assert_eq!((far.blade().down(), far.blade().gone()), ((true, false), (false, false)));
         assert!(far.blade().counts().stalls > 0 && far.blade().take_stall_ns() > 0);
         daemon.start();
         std::thread::sleep(TIMEOUT);
@@ -203,6 +203,7 @@ fn a_daemon_that_comes_back_empty_serves_nothing() {
         assert!(gone > 1000 && right + gone == PAGES);
         far.blade().tend();
         assert_eq!(far.blade().down(), (true, false), "the run's pool is not there");
+        assert_eq!(far.blade().gone(), (true, false), "nobody waits for it");
     }
 }
 

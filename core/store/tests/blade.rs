@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use spillway_store::{
     ClientConfig, ClientId, Config, Error, Get, Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put,
@@ -108,6 +109,10 @@ impl Carrier for Shelf {
         self.down.load(Relaxed)
     }
 
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     fn tend(&self) {}
 
     fn forget_connections(&self) {}
@@ -135,10 +140,13 @@ struct Far {
 
 impl Far {
     fn new(shelf: &'static Shelf, mirror: Option<&'static Shelf>, ledger: &'static Ledger) -> Self {
-        let seal = Seal::encrypted(&[3; KEY_BYTES]);
         let mirror = mirror.map(|mirror| mirror as &dyn Carrier);
+        Self::with(ledger, |seal, ledger| Blade::new(seal, shelf, mirror, ledger, 0))
+    }
+
+    fn with(ledger: &'static Ledger, blade: impl FnOnce(Seal, &'static Ledger) -> Blade) -> Self {
         let store = Store::open(Config::embedded(2 * MIB)).expect("open");
-        let store = store.with_blade(Blade::new(seal, shelf, mirror, ledger, 0));
+        let store = store.with_blade(blade(Seal::encrypted(&[3; KEY_BYTES]), ledger));
         let client = store.add_client(ClientConfig::default()).expect("client");
         let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
         Self { store, pool, scratch: Scratch::new() }
@@ -427,6 +435,27 @@ fn while_one_of_the_two_is_down_pages_go_to_the_other() {
     shelf.down.store(true, Relaxed);
     mirror.down.store(true, Relaxed);
     assert!(matches!(far.read(0), Err(Error::Gone)));
+}
+
+#[test]
+fn a_page_that_only_a_silent_blade_or_mirror_has_is_waited_for() {
+    for comes_back in 0..2 {
+        let shelves = [Shelf::new(), Shelf::new()];
+        let mut far = Far::with(ledger(), |seal, ledger| {
+            let blade = Blade::new(seal, shelves[0], Some(shelves[1]), ledger, 0);
+            blade.with_loss_timeout(Duration::from_secs(3600))
+        });
+        assert_eq!(far.fill(0..PAGES), PAGES);
+        shelves.iter().for_each(|shelf| shelf.down.store(true, Relaxed));
+        std::thread::scope(|scope| {
+            let reading = scope.spawn(|| far.assert_all(PAGES));
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!reading.is_finished());
+            shelves[comes_back].down.store(false, Relaxed);
+        });
+        let counts = far.store.blade().unwrap().counts();
+        assert!(counts.stalls > 0 && counts.lost == 0, "{counts:?}");
+    }
 }
 
 #[test]

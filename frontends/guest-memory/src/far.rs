@@ -3,9 +3,12 @@
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use spillway_store::{Get, Key, PoolId, Put, Scratch, Store};
-use spillway_tiers::blade::{Carried, Carrier, Parcel, SEALED_BYTES_MAX, Seal, Wanted};
+use spillway_tiers::blade::{
+    Carried, Carrier, Heard, Parcel, SEALED_BYTES_MAX, Seal, Silence, Silent, Wanted,
+};
 use spillway_tiers::lz4::{self, PACKED_BYTES};
 use spillway_tiers::{PageBuf, WRITE_PAGES_MAX};
 use spillway_types::PAGE_BYTES;
@@ -34,6 +37,7 @@ pub struct Far {
 pub struct Blade {
     seal: Seal,
     carriers: Vec<Box<dyn Carrier>>,
+    silence: Silence,
     buffers: Mutex<SendBuffers>,
     stale: Mutex<Vec<Key>>,
 }
@@ -165,7 +169,14 @@ impl Blade {
         let sealed = vec![[0; SEALED_BYTES_MAX]; WRITE_PAGES_MAX];
         let packed = Box::new([0; PACKED_BYTES]);
         let buffers = Mutex::new(SendBuffers { sealed, packed, table: lz4::Table::default() });
-        Self { seal, carriers, buffers, stale: Mutex::default() }
+        let silence = Silence::new(Duration::ZERO);
+        Self { seal, carriers, silence, buffers, stale: Mutex::default() }
+    }
+
+    /// Sets how long a page is waited for that only a blade or mirror may have which does not answer.
+    #[must_use]
+    pub fn with_loss_timeout(self, timeout: Duration) -> Self {
+        Self { silence: Silence::new(timeout), ..self }
     }
 
     /// Sends the pages at the indexes `which`. A page is safe if blade and mirror have it, or one of them while the
@@ -226,23 +237,53 @@ impl Blade {
         if sealed > room.len() || page.len() != PAGE_BYTES {
             return false;
         }
-        self.carriers.iter().enumerate().any(|(at, carrier)| {
-            let room = &mut room[..sealed];
+        let mut came = false;
+        let mut ask = |carrier: &dyn Carrier, patient| {
+            let heard = self.ask(carrier, key, &mut room[..sealed], patient, page);
+            came |= heard == Heard::All;
+            heard
+        };
+        let mut silent: Silent<'_> = [None; 2];
+        for (at, (carrier, silent)) in self.carriers.iter().zip(&mut silent).enumerate() {
             // There is no alternative after the last one, so wait for the timeout.
-            let patient = at + 1 == self.carriers.len();
-            let mut wanted = [Wanted { key, room, outcome: Carried::Lost }];
-            carrier.get(&mut wanted, patient);
-            let [Wanted { room, outcome, .. }] = wanted;
-            if outcome != Carried::Done {
-                return false;
+            match ask(&**carrier, at + 1 == self.carriers.len()) {
+                Heard::All => {
+                    self.silence.end();
+                    return true;
+                }
+                Heard::NotAll => {}
+                Heard::Silence => *silent = Some(&**carrier),
             }
-            let Some(content) = self.seal.open(key, room) else { return false };
-            if content.len() == PAGE_BYTES {
-                page.copy_from_slice(content);
-                return true;
-            }
+        }
+        self.silence.wait(silent, |carrier| ask(carrier, false));
+        came
+    }
+
+    /// Asks blade or mirror for a page.
+    fn ask(
+        &self,
+        carrier: &dyn Carrier,
+        key: Key,
+        room: &mut [u8],
+        patient: bool,
+        page: &mut [u8],
+    ) -> Heard {
+        let mut wanted = [Wanted { key, room, outcome: Carried::Lost }];
+        carrier.get(&mut wanted, patient);
+        let [Wanted { room, outcome, .. }] = wanted;
+        match outcome {
+            Carried::Lost => return Heard::Silence,
+            Carried::Done => {}
+            Carried::Refused | Carried::Missing => return Heard::NotAll,
+        }
+        let Some(content) = self.seal.open(key, room) else { return Heard::NotAll };
+        let is_whole = if content.len() == PAGE_BYTES {
+            page.copy_from_slice(content);
+            true
+        } else {
             page.first_chunk_mut().is_some_and(|page| lz4::unpack(content, page))
-        })
+        };
+        if is_whole { Heard::All } else { Heard::NotAll }
     }
 
     fn forget(&self, key: Key) {

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use spillway_guest_memory::{Blade, Far, Map, Mark, PageLocation, Run};
 use spillway_store::{ClientConfig, Config, Key, PoolId, PoolSpec, Store};
@@ -76,6 +77,10 @@ impl Carrier for Way {
 
     fn is_down(&self) -> bool {
         self.0.down.load(Ordering::Relaxed)
+    }
+
+    fn is_gone(&self) -> bool {
+        false
     }
 
     fn tend(&self) {}
@@ -183,6 +188,25 @@ fn a_page_is_safe_on_both_or_on_one_while_the_other_is_down() {
     mirror.0.down.store(true, Ordering::Relaxed);
     first.0.down.store(true, Ordering::Relaxed);
     assert!(far.is_down());
+}
+
+#[test]
+fn a_page_that_only_a_silent_blade_has_is_waited_for() {
+    let (first, mirror) = (Way::default(), Way::default());
+    let map = Map::new(UNITS).unwrap();
+    let patient = blade(&[&first, &mirror]).with_loss_timeout(Duration::from_secs(3600));
+    let far = Far::new(None, Some(patient));
+    put_all(&far, &map);
+    let down = |way: &Way, down| way.0.down.store(down, Ordering::Relaxed);
+    down(&first, true);
+    down(&mirror, true);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| (0..UNITS).all(|unit| comes_back(&far, &map, unit)));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!reading.is_finished());
+        down(&first, false);
+        assert!(reading.join().unwrap());
+    });
 }
 
 #[test]

@@ -97,6 +97,8 @@ pub struct BladeSettings {
     pub mirror: BladeAddress,
     /// How long a page waits for the blade, and then for the mirror, ns.
     pub timeout_ns: u64,
+    /// How long a page waits that only a blade or mirror may have which does not answer, ns.
+    pub loss_timeout_ns: u64,
     /// 1 when pages are encrypted before they leave.
     pub encrypt: u32,
     /// 1 if the key is that of a sharing domain.
@@ -111,6 +113,7 @@ impl BladeSettings {
         blade: BladeAddress::NONE,
         mirror: BladeAddress::NONE,
         timeout_ns: 0,
+        loss_timeout_ns: 0,
         encrypt: 1,
         share: 0,
         key: [0; spillway_tiers::blade::KEY_BYTES],

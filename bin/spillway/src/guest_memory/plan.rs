@@ -44,6 +44,9 @@ pub struct BladePlan {
     /// The blade, and its mirror where there is one.
     pub ways: Vec<Way>,
     pub timeout_ns: u64,
+    /// Plans of earlier versions have none.
+    #[serde(default)]
+    pub loss_timeout_ns: u64,
     pub encrypt: bool,
     /// Whether the key is that of a sharing domain.
     #[serde(default)]

@@ -91,6 +91,7 @@ fn blade_plan(settings: &BladeSettings) -> BladePlan {
     BladePlan {
         ways: [&settings.blade, &settings.mirror].into_iter().filter_map(way).collect(),
         timeout_ns: settings.timeout_ns,
+        loss_timeout_ns: settings.loss_timeout_ns,
         encrypt: settings.encrypt != 0,
         share: settings.share != 0,
         key: settings.key,
@@ -117,7 +118,9 @@ pub fn reopen(plan: Option<&TierPlan>) -> anyhow::Result<Far> {
 }
 
 fn open_blade(plan: &BladePlan) -> anyhow::Result<Blade> {
-    Ok(Blade::new(Seal::of(plan.encrypt, plan.share, &plan.key), carriers(plan)?))
+    let loss_timeout = Duration::from_nanos(plan.loss_timeout_ns);
+    let seal = Seal::of(plan.encrypt, plan.share, &plan.key);
+    Ok(Blade::new(seal, carriers(plan)?).with_loss_timeout(loss_timeout))
 }
 
 /// Transports to the blade and its mirror.

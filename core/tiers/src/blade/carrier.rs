@@ -64,6 +64,9 @@ pub trait Carrier: Debug + Send + Sync {
     /// Whether the blade does not answer, as far as known.
     fn is_down(&self) -> bool;
 
+    /// Whether the blade has answered that it has no such pool: no value that was there comes back.
+    fn is_gone(&self) -> bool;
+
     /// Keeps the connection alive, and tries to reconnect when it is down. Call it often, outside
     /// the path of any page: connecting may take as long as the timeout.
     fn tend(&self);

@@ -8,7 +8,9 @@ mod carrier;
 mod counts;
 mod ledger;
 mod object;
+mod read;
 mod seal;
+mod silence;
 mod tidy;
 
 pub use carrier::{Carried, Carrier, Parcel, Wanted};
@@ -16,10 +18,13 @@ pub use counts::BladeCounts;
 use counts::Counters;
 pub use ledger::{HOLDERS_MAX, Ledger, OBJECTS_MAX};
 use object::Object;
+pub use read::{Read, ReadError};
 pub use seal::{KEY_BYTES, SEALED_BYTES_MAX, SEALED_PAGE_BYTES, Seal};
+pub use silence::{Heard, Silence, Silent};
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -56,26 +61,6 @@ pub struct BladePlace {
     pub length: u16,
 }
 
-/// Why a fetch failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadError {
-    /// The blade returned other bytes than were sent.
-    Corrupt,
-    /// No blade has it, or none answers.
-    Gone,
-}
-
-/// A value that is wanted back.
-#[derive(Debug)]
-pub struct Read<'a> {
-    /// Where it lies.
-    pub place: BladePlace,
-    /// Takes its bytes, and holds them when `outcome` is good.
-    pub room: &'a mut [u8; SEALED_BYTES_MAX],
-    /// What became of it.
-    pub outcome: Result<(), ReadError>,
-}
-
 type Buffers = Box<[[u8; SEALED_BYTES_MAX]]>;
 
 /// The blade tier of one process.
@@ -84,6 +69,7 @@ pub struct Blade {
     seal: Seal,
     first: &'static dyn Carrier,
     mirror: Option<&'static dyn Carrier>,
+    silence: Silence,
     ledger: &'static Ledger,
     holder: AtomicU32,
     objects: Box<[Lock<Object>]>,
@@ -126,6 +112,7 @@ impl Blade {
             seal,
             first,
             mirror,
+            silence: Silence::new(Duration::ZERO),
             ledger,
             holder: AtomicU32::new(holder as u32),
             objects: (0..OBJECTS_MAX).map(|_| Lock::default()).collect(),
@@ -139,6 +126,14 @@ impl Blade {
             new_stall_ns: AtomicU64::new(0),
             counters: Counters::default(),
         }
+    }
+
+    /// Sets how long a value is waited for that only a blade or mirror may have which does not
+    /// answer. Without it such a value is gone at once.
+    #[must_use]
+    pub const fn with_loss_timeout(mut self, timeout: Duration) -> Self {
+        self.silence = Silence::new(timeout);
+        self
     }
 
     /// Bytes that a value is longer on the blade.
@@ -168,6 +163,11 @@ impl Blade {
     /// Whether blade and mirror are down, in this order.
     pub fn down(&self) -> (bool, bool) {
         (self.first.is_down(), self.mirror.is_some_and(Carrier::is_down))
+    }
+
+    /// Whether blade and mirror have said that they have no pool of this run, in this order.
+    pub fn gone(&self) -> (bool, bool) {
+        (self.first.is_gone(), self.mirror.is_some_and(Carrier::is_gone))
     }
 
     /// Whether sending is worth trying now.
@@ -335,46 +335,6 @@ impl Blade {
         Key::new(self.objects[usize::from(place.object)].lock().name, place.index)
     }
 
-    /// Reads up to [`READ_PAGES_MAX`] values: from the blade, and what that does not give from the
-    /// mirror.
-    pub fn read(&self, reads: &mut [Read<'_>]) {
-        assert!(reads.len() <= READ_PAGES_MAX);
-        let (began_ns, down) = (now_ns(), self.down());
-        for read in reads.iter_mut() {
-            read.outcome = Err(ReadError::Gone);
-        }
-        let mut patient = self.mirror.is_none();
-        let mut came = 0;
-        for (number, carrier) in self.carriers().enumerate() {
-            self.read_from(carrier, reads, patient);
-            let before = came;
-            came = reads.iter().filter(|read| read.outcome.is_ok()).count();
-            if number == 1 {
-                let from_mirror = (came - before) as u64;
-                self.counters.mirror_reads.fetch_add(from_mirror, Ordering::Relaxed);
-            }
-            if came == reads.len() {
-                break;
-            }
-            patient = true;
-        }
-        self.count_reads(reads);
-        self.note_stall(now_ns() - began_ns, down);
-    }
-
-    fn count_reads(&self, reads: &[Read<'_>]) {
-        let counters = &self.counters;
-        for read in reads {
-            if read.outcome.is_ok() {
-                counters.reads.fetch_add(1, Ordering::Relaxed);
-                let bytes = self.sealed_bytes(usize::from(read.place.length));
-                counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
-            } else {
-                counters.lost.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
     /// Counts a call that stalled: it took long, or what was up before it (`down` says) no longer is.
     fn note_stall(&self, took_ns: u64, down: (bool, bool)) {
         let now = self.down();
@@ -392,40 +352,6 @@ impl Blade {
     /// The longest stall since the last call; 0 when there was none.
     pub fn take_stall_ns(&self) -> u64 {
         self.new_stall_ns.swap(0, Ordering::Relaxed)
-    }
-
-    /// Asks one of the two for what has not come yet.
-    fn read_from(&self, carrier: &dyn Carrier, reads: &mut [Read<'_>], patient: bool) {
-        let mut count = 0;
-        let mut asked = reads.iter_mut().filter(|read| read.outcome.is_err());
-        let mut wanted: [Wanted<'_>; READ_PAGES_MAX] = core::array::from_fn(|_| {
-            let Some(read) = asked.next() else {
-                return Wanted { key: Key::new(0, 0), room: &mut [], outcome: Carried::Lost };
-            };
-            count += 1;
-            let length = self.sealed_bytes(usize::from(read.place.length)) as usize;
-            let key = self.key(read.place);
-            Wanted { key, room: &mut read.room[..length], outcome: Carried::Lost }
-        });
-        carrier.get(&mut wanted[..count], patient);
-        let outcomes = wanted.map(|one| one.outcome);
-        let asked = reads.iter_mut().filter(|read| read.outcome.is_err());
-        for (read, outcome) in asked.zip(outcomes) {
-            read.outcome = match outcome {
-                Carried::Done => self.open(read),
-                // What the blade said of it before stands.
-                _ => read.outcome,
-            };
-        }
-    }
-
-    fn open(&self, read: &mut Read<'_>) -> Result<(), ReadError> {
-        let length = self.sealed_bytes(usize::from(read.place.length)) as usize;
-        let key = self.key(read.place);
-        match self.seal.open(key, &mut read.room[..length]) {
-            Some(_) => Ok(()),
-            None => Err(ReadError::Corrupt),
-        }
     }
 
     /// Keeps connections alive, and tries to come back to a blade or mirror that is down.
