@@ -75,7 +75,8 @@ impl Memory {
                 "store.disk's file system has no direct I/O: its pages also take page cache"
             );
         }
-        let memory = Self { store, journal: Journal::create(most_bytes)?, room };
+        let journal = Journal::create(most_bytes).context("can't create the record of clients")?;
+        let memory = Self { store, journal, room };
         memory.keep()?;
         Ok(memory)
     }

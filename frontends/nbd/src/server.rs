@@ -216,7 +216,9 @@ impl Acceptor {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    tracing::warn!(%error, "no NBD connection could be accepted");
+                    if let Some(others) = self.shared.complaints.shortage() {
+                        tracing::warn!(%error, others, "no NBD connection could be accepted");
+                    }
                     thread::sleep(ACCEPT_PAUSE);
                 }
             }

@@ -20,6 +20,7 @@ use anyhow::{Context, ensure};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
     SocketFlags, SocketType, bind, getsockname, recvmsg, socket_with, sockopt,
@@ -56,10 +57,12 @@ pub fn run(lock: MemoryLock) -> anyhow::Result<ExitCode> {
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD] {
         signals.add(signal);
     }
-    signals.thread_block()?;
-    let signals_fd =
-        SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
-    rustix::thread::set_name(c"spillway-keeper")?;
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    let signals_fd = signals
+        .thread_block()
+        .and_then(|()| SignalFd::with_flags(&signals, flags))
+        .context("the keeper can't take signals")?;
+    rustix::thread::set_name(c"spillway-keeper").context("the keeper can't set its name")?;
     let mut store = FdStore::new(signals)?;
     let mut deaths = 0;
     loop {
@@ -102,12 +105,7 @@ struct FdStore {
 impl FdStore {
     fn new(signals: SigSet) -> anyhow::Result<Self> {
         let program = fs::read_link("/proc/self/exe").context("can't find this program")?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        // The kernel gives the socket a unique abstract name.
-        bind(&socket, &SocketAddrUnix::new_unnamed())?;
-        sockopt::set_socket_passcred(&socket, true)?;
-        let name = SocketAddrUnix::try_from(getsockname(&socket)?)?;
+        let (socket, name) = listen().context("the keeper can't open its socket")?;
         let name = name.abstract_name().context("the kernel gave no abstract name")?;
         let address = format!("@{}", String::from_utf8_lossy(name));
         let child = spawn(&program, &address, &signals, &[])?;
@@ -136,14 +134,14 @@ impl FdStore {
                 PollFd::from_borrowed_fd(signals.as_fd(), PollFlags::IN),
             ];
             match poll(&mut fds, None) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("the keeper can't wait for the daemon"),
             }
-            while let Some(info) = signals.read_signal()? {
+            while let Some(info) = signals.read_signal().context("the keeper can't read signals")? {
                 self.pass_on(info.ssi_signo);
             }
             // Still reads the messages that the daemon sent before it ended.
-            let ended = self.child.try_wait()?;
+            let ended = self.child.try_wait().context("the keeper can't wait for the daemon")?;
             while self.take_message()? {}
             if let Some(status) = ended {
                 return Ok(status);
@@ -159,8 +157,11 @@ impl FdStore {
         }
         self.stopping |= signal != Signal::SIGHUP;
         let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
-        // A daemon that has ended needs no signal; its end is noticed next.
-        let _ = nix::sys::signal::kill(pid, signal);
+        match nix::sys::signal::kill(pid, signal) {
+            // A daemon that has ended needs no signal; its end is noticed next.
+            Ok(()) | Err(nix::errno::Errno::ESRCH) => {}
+            Err(error) => eprintln!("spillwayd: can't pass {signal} on to process {pid}: {error}"),
+        }
     }
 
     /// Takes one message from the socket. Returns false if there is none.
@@ -177,9 +178,9 @@ impl FdStore {
         );
         let length = match received {
             Ok(message) => message.bytes,
-            Err(rustix::io::Errno::AGAIN) => return Ok(false),
-            Err(rustix::io::Errno::INTR) => return Ok(true),
-            Err(error) => return Err(io::Error::from(error).into()),
+            Err(Errno::AGAIN) => return Ok(false),
+            Err(Errno::INTR) => return Ok(true),
+            Err(error) => return Err(error).context("the keeper can't read the daemon's messages"),
         };
         let mut fds = Vec::new();
         let mut from_child = false;
@@ -213,6 +214,16 @@ impl FdStore {
             self.kept.extend(fds.into_iter().take(room).map(|fd| (name.to_owned(), fd)));
         }
     }
+}
+
+/// Opens the socket for the daemon's messages, to which the kernel gives a unique abstract name.
+fn listen() -> Result<(OwnedFd, SocketAddrUnix), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    bind(&socket, &SocketAddrUnix::new_unnamed())?;
+    sockopt::set_socket_passcred(&socket, true)?;
+    let name = SocketAddrUnix::try_from(getsockname(&socket)?)?;
+    Ok((socket, name))
 }
 
 /// Starts the daemon with this process's arguments and the stored descriptors.
