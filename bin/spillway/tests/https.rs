@@ -78,6 +78,7 @@ fn a_daemon_inside_tls_is_asked() {
         let address = format!("https://{host}:{}", daemon.port);
         for (arguments, environment) in [
             (&["--api-ca", ca][..], &[][..]),
+            (&["--api-ca", ca], &[("SPILLWAY_API_CA", "/no/such/file")]),
             (&[], &[("SPILLWAY_API_CA", ca)]),
             // The system's authorities.
             (&[], &[("SSL_CERT_FILE", ca)]),

@@ -197,13 +197,19 @@ fn a_daemon_that_comes_back_empty_serves_nothing() {
         let far = Far::new(&daemon.claim(kind), None);
         daemon.end();
         // Another store, whose first pool has the same number as the lost one.
-        let other = Daemon::at(&daemon.path, daemon.address);
+        let mut other = Daemon::at(&daemon.path, daemon.address);
         let _pool = other.claim(kind);
         let (right, gone) = far.read_all();
         assert!(gone > 1000 && right + gone == PAGES);
         far.blade().tend();
         assert_eq!(far.blade().down(), (true, false), "the run's pool is not there");
         assert_eq!(far.blade().gone(), (true, false), "nobody waits for it");
+        other.end();
+        daemon.start();
+        std::thread::sleep(TIMEOUT);
+        far.blade().tend();
+        assert_eq!((far.blade().down(), far.blade().gone()), ((false, false), (false, false)));
+        assert_eq!(far.read_all(), (PAGES, 0));
     }
 }
 

@@ -34,7 +34,11 @@ fn registry_of(store: Arc<Store>, journal: Journal) -> ClientRegistry {
 }
 
 fn add(registry: &ClientRegistry, target_pages: u64) {
-    let client = ClientSettings {
+    registry.add_client(&settings(target_pages)).unwrap();
+}
+
+fn settings(target_pages: u64) -> ClientSettings {
+    ClientSettings {
         name: "c".into(),
         who: Who::User(7),
         secret: None,
@@ -44,8 +48,7 @@ fn add(registry: &ClientRegistry, target_pages: u64) {
         limits: POLICY.limits,
         domain: None,
         shared: Vec::new(),
-    };
-    registry.add_client(&client).unwrap();
+    }
 }
 
 fn client(registry: &ClientRegistry) -> ClientId {
@@ -373,6 +376,7 @@ fn a_client_that_has_moved_stays_frozen_over_a_kill() {
     next.export("c", &mut Vec::new()).unwrap();
     next.set_moved("c").unwrap();
     let next = killed.next();
+    next.configure(&[settings(u64::MAX)], &[], POLICY).unwrap();
     let view = next.client("c").unwrap();
     assert!(view.frozen && view.moved);
     let put = || next.store().put(pool, Key::new(9, 9), &[1]);

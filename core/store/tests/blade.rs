@@ -4,7 +4,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use spillway_store::{
@@ -30,6 +30,8 @@ struct Shelf {
     falling: AtomicBool,
     /// It refuses to remove values.
     keeping: AtomicBool,
+    /// Attempts to come back to it.
+    attempts: AtomicU32,
 }
 
 impl Shelf {
@@ -38,7 +40,8 @@ impl Shelf {
         let client = store.add_client(ClientConfig::default()).expect("client");
         let pool = store.create_pool(client, PoolSpec::PERSISTENT).expect("pool");
         let [down, lying, falling, keeping] = [(); 4].map(|()| AtomicBool::new(false));
-        Box::leak(Box::new(Self { store, client, pool, down, lying, falling, keeping }))
+        let attempts = AtomicU32::new(0);
+        Box::leak(Box::new(Self { store, client, pool, down, lying, falling, keeping, attempts }))
     }
 
     fn values(&self) -> u64 {
@@ -113,7 +116,9 @@ impl Carrier for Shelf {
         false
     }
 
-    fn tend(&self) {}
+    fn tend(&self) {
+        self.attempts.fetch_add(1, Relaxed);
+    }
 
     fn forget_connections(&self) {}
 
@@ -443,7 +448,7 @@ fn a_page_that_only_a_silent_blade_or_mirror_has_is_waited_for() {
         let shelves = [Shelf::new(), Shelf::new()];
         let mut far = Far::with(ledger(), |seal, ledger| {
             let blade = Blade::new(seal, shelves[0], Some(shelves[1]), ledger, 0);
-            blade.with_loss_timeout(Duration::from_secs(3600))
+            blade.with_loss_timeout(Duration::from_secs(20))
         });
         assert_eq!(far.fill(0..PAGES), PAGES);
         shelves.iter().for_each(|shelf| shelf.down.store(true, Relaxed));
@@ -455,6 +460,28 @@ fn a_page_that_only_a_silent_blade_or_mirror_has_is_waited_for() {
         });
         let counts = far.store.blade().unwrap().counts();
         assert!(counts.stalls > 0 && counts.lost == 0, "{counts:?}");
+    }
+}
+
+#[test]
+fn each_outage_has_the_whole_loss_timeout() {
+    let shelf = Shelf::new();
+    let mut far = Far::with(ledger(), |seal, ledger| {
+        Blade::new(seal, shelf, None, ledger, 0).with_loss_timeout(Duration::from_millis(50))
+    });
+    far.fill(0..PAGES);
+    let page = far.on_blade(0..PAGES)[0];
+    for outage in 0..2 {
+        shelf.down.store(true, Relaxed);
+        let waited = |far: &Far| {
+            let before = shelf.attempts.load(Relaxed);
+            assert!(matches!(far.read(page), Err(Error::Gone)));
+            shelf.attempts.load(Relaxed) > before
+        };
+        assert!(waited(&far), "outage {outage}");
+        assert!(!waited(&far), "outage {outage}: it counts as lost");
+        shelf.down.store(false, Relaxed);
+        assert!(far.read(page).unwrap());
     }
 }
 

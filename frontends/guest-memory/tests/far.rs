@@ -194,7 +194,7 @@ fn a_page_is_safe_on_both_or_on_one_while_the_other_is_down() {
 fn a_page_that_only_a_silent_blade_has_is_waited_for() {
     let (first, mirror) = (Way::default(), Way::default());
     let map = Map::new(UNITS).unwrap();
-    let patient = blade(&[&first, &mirror]).with_loss_timeout(Duration::from_secs(3600));
+    let patient = blade(&[&first, &mirror]).with_loss_timeout(Duration::from_secs(20));
     let far = Far::new(None, Some(patient));
     put_all(&far, &map);
     let down = |way: &Way, down| way.0.down.store(down, Ordering::Relaxed);

@@ -64,5 +64,7 @@ mod tests {
         assert!(!floods.is_one(address, began + WINDOW / 2));
         assert!(!floods.is_one(Peer::User(0), began + WINDOW / 2));
         assert!(!floods.is_one(user, began + WINDOW));
+        (0..DISPLACED_MAX).for_each(|_| floods.count(user));
+        assert!(floods.is_one(user, began + WINDOW + WINDOW / 2), "in the next second as well");
     }
 }
