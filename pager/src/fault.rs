@@ -127,8 +127,12 @@ impl Pager {
         wanted.min(end.saturating_sub(address) / PAGE_SIZE).max(1)
     }
 
-    /// With a small budget, no pages come ahead of need.
+    /// With a small budget, no pages come ahead of need, and none while the blade does not answer: a
+    /// page that nobody needs is not worth a wait.
     fn most_ahead(&self) -> usize {
+        if self.store.blade().is_some_and(|blade| !blade.answers()) {
+            return 1;
+        }
         (self.budget_pages() as usize / 64).max(1)
     }
 

@@ -1,9 +1,12 @@
 //! Brings all tasks to rest, so that a fork copies a consistent pager and store.
 
-use rustix::thread::futex;
-use rustix::thread::sched_yield;
+use rustix::thread::{Timespec, futex, nanosleep, sched_yield};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// Looks at work in progress before the one who waits for its end sleeps between them.
+const SHORT_LOOKS: u32 = 1000;
+/// The pause between later looks.
+const LONG_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Places at work; each task with a place of its own needs no shared cache line.
 pub const PLACES: usize = 64;
 
@@ -63,9 +66,16 @@ impl Rest {
         while self.stopping.swap(1, Ordering::SeqCst) == 1 {
             let _ = futex::wait(&self.stopping, futex::Flags::PRIVATE, 1, None);
         }
+        let mut looks = 0;
         for place in &self.places {
             while place.0.load(Ordering::SeqCst) != 0 {
-                sched_yield();
+                looks += 1;
+                if looks < SHORT_LOOKS {
+                    sched_yield();
+                } else {
+                    // Work that takes long waits for a disk or a blade.
+                    let _ = nanosleep(&LONG_PAUSE);
+                }
             }
         }
     }

@@ -138,6 +138,10 @@ impl Carrier for Directory {
         false
     }
 
+    fn down_ns(&self) -> u64 {
+        0
+    }
+
     fn is_gone(&self) -> bool {
         false
     }

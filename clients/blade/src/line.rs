@@ -108,7 +108,8 @@ pub struct Line<W: Way> {
     way: W,
     timeout: Duration,
     state: Lock<LineState<W::Connection>>,
-    down: AtomicBool,
+    /// Since when the blade is down; 0 while it is not.
+    down_since_ns: AtomicU64,
     gone: AtomicBool,
     tend_at_ns: AtomicU64,
 }
@@ -125,7 +126,7 @@ impl<W: Way> Line<W> {
             way,
             timeout,
             state: Lock::new(LineState { connection: None, connecting: false }),
-            down: AtomicBool::new(false),
+            down_since_ns: AtomicU64::new(0),
             gone: AtomicBool::new(false),
             tend_at_ns: AtomicU64::new(0),
         }
@@ -177,7 +178,8 @@ impl<W: Way> Line<W> {
             }
             let waits = (patient || matches!(found, Found::Soon)) && !self.is_gone();
             if !waits || now_ns() >= until_ns {
-                self.down.store(true, Ordering::Release);
+                let begin = |since_ns| (since_ns == 0).then_some(now_ns());
+                let _ = self.down_since_ns.fetch_update(Ordering::AcqRel, Ordering::Acquire, begin);
                 return false;
             }
             let _ = nanosleep(&PAUSE);
@@ -223,7 +225,14 @@ impl<W: Way> Carrier for Line<W> {
     }
 
     fn is_down(&self) -> bool {
-        self.down.load(Ordering::Acquire)
+        self.down_since_ns.load(Ordering::Acquire) != 0
+    }
+
+    fn down_ns(&self) -> u64 {
+        match self.down_since_ns.load(Ordering::Acquire) {
+            0 => 0,
+            since_ns => now_ns().saturating_sub(since_ns),
+        }
     }
 
     fn is_gone(&self) -> bool {
@@ -244,7 +253,7 @@ impl<W: Way> Carrier for Line<W> {
         }
         self.tend_at_ns.store(now_ns + TEND_INTERVAL_NS, Ordering::Relaxed);
         if self.way.answers() && matches!(self.connection(), Found::Connection(_)) {
-            self.down.store(false, Ordering::Release);
+            self.down_since_ns.store(0, Ordering::Release);
         }
     }
 
@@ -265,6 +274,59 @@ impl<W: Way> Carrier for Line<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A blade that answers or not.
+    #[derive(Debug, Default)]
+    struct Reachable(Arc<AtomicBool>);
+
+    impl Way for Reachable {
+        type Connection = Self;
+        fn answers(&self) -> bool {
+            true
+        }
+        fn connect(&self) -> Result<Self, NotConnected> {
+            match self.0.load(Ordering::Relaxed) {
+                true => Ok(Self(self.0.clone())),
+                false => Err(NotConnected::NoAnswer),
+            }
+        }
+    }
+
+    impl Connection for Reachable {
+        fn put(&self, _: &[Parcel<'_>], _: &mut [Carried]) {}
+        fn get(&self, _: &mut [Wanted<'_>]) {}
+        fn flush(&self, _: &[Key]) -> Carried {
+            Carried::Done
+        }
+        fn flush_object(&self, _: u64) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+        fn destroy_pool(&self) -> bool {
+            true
+        }
+        fn tend(&self) {}
+    }
+
+    #[test]
+    fn it_is_down_from_the_first_call_without_an_answer_until_the_blade_is_found_again() {
+        let reachable = Arc::new(AtomicBool::new(true));
+        let line = Line::new(Reachable(reachable.clone()), Duration::from_millis(1));
+        let since_ns = || line.down_since_ns.load(Ordering::Relaxed);
+        assert!(line.flush_object(1) && line.down_ns() == 0);
+        reachable.store(false, Ordering::Relaxed);
+        assert!(!line.flush_object(1) && line.is_down());
+        let first_ns = since_ns();
+        line.tend();
+        assert!(!line.flush_object(1));
+        assert_eq!(since_ns(), first_ns);
+        reachable.store(true, Ordering::Relaxed);
+        line.tend_at_ns.store(0, Ordering::Relaxed);
+        line.tend();
+        assert!(!line.is_down() && line.down_ns() == 0);
+        reachable.store(false, Ordering::Relaxed);
+        assert!(!line.flush_object(1));
+        assert!(since_ns() > first_ns, "the next outage begins anew");
+    }
 
     #[test]
     fn what_a_batch_refused_is_not_forgotten_and_a_lost_one_is_the_last() {

@@ -65,7 +65,8 @@ impl Store {
         }
     }
 
-    /// Reads a page from the blade, unless it has moved elsewhere meanwhile.
+    /// Reads a page from the blade, unless it has moved elsewhere meanwhile. Waits for a blade that does
+    /// not answer, up to the loss timeout.
     #[cold]
     #[inline(never)]
     pub(crate) fn page_from_blade<'a>(
@@ -77,9 +78,8 @@ impl Store {
     ) -> Result<Option<PageRef<'a>>, Error> {
         let blade = self.blade.as_ref().ok_or(Error::Gone)?;
         let mut sealed = [0; SEALED_BYTES_MAX];
-        let mut read = [Read { place, room: &mut sealed, outcome: Err(ReadError::Gone) }];
-        blade.read(&mut read);
-        let [read] = read;
+        let mut read = Read { place, room: &mut sealed, outcome: Err(ReadError::Gone) };
+        blade.read_demanded(&mut read);
         if let Err(error) = read.outcome {
             return match self.hold(pool, key, PAGE_BYTES, false)? {
                 PinnedValue::Blade(still) if still == place => Err(error.into()),
@@ -94,7 +94,7 @@ impl Store {
 
     /// Reads pages, those on the blade several at a time. Returns how many were read before the
     /// first failure, which [`Store::read_page`] explains, and for how many of them
-    /// [`Store::copy_pays`].
+    /// [`Store::copy_pays`]. It does not wait for a blade that is down: not all of them may be needed.
     ///
     /// # Panics
     /// If there is not a page of buffer for each key.

@@ -131,6 +131,13 @@ impl Far {
         }
     }
 
+    /// The guest has ended: nobody waits for its pages any more.
+    pub fn stop_waiting(&self) {
+        if let Some(blade) = &self.blade {
+            blade.silence.stop();
+        }
+    }
+
     /// Whether the blade does not answer.
     pub fn is_down(&self) -> bool {
         let down = |blade: &Blade| blade.carriers.iter().all(|carrier| carrier.is_down());
@@ -173,7 +180,8 @@ impl Blade {
         Self { seal, carriers, silence, buffers, stale: Mutex::default() }
     }
 
-    /// Sets how long a page is waited for that only a blade or mirror may have which does not answer.
+    /// Sets for how long a blade or mirror may be down before the pages that only it may have count as
+    /// lost.
     #[must_use]
     pub fn with_loss_timeout(self, timeout: Duration) -> Self {
         Self { silence: Silence::new(timeout), ..self }
@@ -247,10 +255,7 @@ impl Blade {
         for (at, (carrier, silent)) in self.carriers.iter().zip(&mut silent).enumerate() {
             // There is no alternative after the last one, so wait for the timeout.
             match ask(&**carrier, at + 1 == self.carriers.len()) {
-                Heard::All => {
-                    self.silence.end();
-                    return true;
-                }
+                Heard::All => return true,
                 Heard::NotAll => {}
                 Heard::Silence => *silent = Some(&**carrier),
             }

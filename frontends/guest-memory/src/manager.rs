@@ -138,6 +138,7 @@ impl Manager {
             }
             let ending = self.watch(monitor, supervisor);
             self.stop.store(true, Ordering::Relaxed);
+            self.guest.far().stop_waiting();
             ending
         })
     }
@@ -189,7 +190,7 @@ impl Manager {
         let is_down = self.guest.far().is_down();
         if is_down != *down {
             self.say(if is_down {
-                "the blade does not answer: until it does, touching a page on it is a SIGBUS"
+                "the blade does not answer: the guest waits for pages on it, for --blade-loss-timeout"
             } else {
                 "the blade answers again"
             });

@@ -79,6 +79,10 @@ impl Carrier for Way {
         self.0.down.load(Ordering::Relaxed)
     }
 
+    fn down_ns(&self) -> u64 {
+        0
+    }
+
     fn is_gone(&self) -> bool {
         false
     }

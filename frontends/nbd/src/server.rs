@@ -46,7 +46,7 @@ struct Connections {
 }
 
 struct Open {
-    sockets: HashMap<u64, Arc<Socket>>,
+    sockets: HashMap<u64, (Peer, Arc<Socket>)>,
     slots: ConnectionSlots,
 }
 
@@ -60,18 +60,25 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection. Returns whether it displaced an unidentified one. Displaced connections end soon, so if too
-    /// many have not ended, a new connection waits instead of being refused.
-    fn begin(&self, number: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
+    /// Adds a connection. Returns whose unidentified connection it displaced, if any. Displaced connections end soon, so
+    /// if too many have not ended, a new connection waits instead of being refused.
+    fn begin(
+        &self,
+        number: u64,
+        peer: Peer,
+        socket: &Arc<Socket>,
+    ) -> Result<Option<Peer>, SlotsFull> {
         let waits = |open: &mut Open| open.slots.waits_for_ends();
         let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
         let mut open = waited.unwrap_or_else(PoisonError::into_inner).0;
         let gone = open.slots.enter(number, peer)?;
-        if let Some(socket) = gone.and_then(|number| open.sockets.get(&number)) {
+        let gone = gone.and_then(|number| open.sockets.get(&number));
+        let displaced = gone.map(|(peer, socket)| {
             socket.shutdown(Shutdown::Both);
-        }
-        open.sockets.insert(number, socket.clone());
-        Ok(gone.is_some())
+            *peer
+        });
+        open.sockets.insert(number, (peer, socket.clone()));
+        Ok(displaced)
     }
 
     /// Records that the connection's peer was admitted.
@@ -88,7 +95,7 @@ impl Connections {
     }
 
     fn shutdown_all(&self, how: Shutdown) {
-        self.lock().sockets.values().for_each(|socket| socket.shutdown(how));
+        self.lock().sockets.values().for_each(|(_, socket)| socket.shutdown(how));
     }
 
     /// Waits until no connection is open, or the timeout has passed.
@@ -262,9 +269,12 @@ impl Acceptor {
                 connections.end(number);
             });
         started.map(drop).inspect_err(|_| self.connections.end(number))?;
-        if displaced {
-            self.floods.count(peer);
-            return Err(Error::Displaced(peer));
+        if let Some(displaced) = displaced {
+            // Who displaces others does not flood: they hold more than their share.
+            if displaced == peer {
+                self.floods.count(peer);
+            }
+            return Err(Error::Displaced(displaced));
         }
         Ok(())
     }
@@ -283,16 +293,27 @@ mod tests {
         let _other_end = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let socket = Arc::new(Listener::Tcp(listener).accept().unwrap());
         let begin = |number| connections.begin(number, peer, &socket);
-        assert_eq!((1..=5).map(begin).filter(|gave_way| *gave_way == Ok(true)).count(), 4);
+        assert_eq!((1..=5).map(begin).filter(|gave_way| *gave_way == Ok(Some(peer))).count(), 4);
         thread::scope(|scope| {
             let began = Instant::now();
             scope.spawn(|| {
                 thread::sleep(Duration::from_millis(100));
                 connections.end(1);
             });
-            assert_eq!(begin(6), Ok(true), "one that gave way ends late");
+            assert_eq!(begin(6), Ok(Some(peer)), "one that gave way ends late");
             assert!(began.elapsed() >= Duration::from_millis(100));
         });
         assert_eq!(begin(7), Err(SlotsFull), "none ends");
+    }
+
+    #[test]
+    fn who_gives_way_is_who_holds_most_and_not_the_newcomer() {
+        let connections = Connections::new(16);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let _other_end = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let socket = Arc::new(Listener::Tcp(listener).accept().unwrap());
+        let begin = |uid| connections.begin(u64::from(uid), Peer::User(uid), &socket);
+        assert!((1..=4).map(begin).all(|gave_way| gave_way == Ok(None)));
+        assert_eq!(begin(5), Ok(Some(Peer::User(1))));
     }
 }

@@ -64,6 +64,9 @@ pub trait Carrier: Debug + Send + Sync {
     /// Whether the blade does not answer, as far as known.
     fn is_down(&self) -> bool;
 
+    /// For how long it has been down, ns; 0 if it is not.
+    fn down_ns(&self) -> u64;
+
     /// Whether the blade has answered that it has no such pool: no value that was there comes back.
     fn is_gone(&self) -> bool;
 

@@ -128,10 +128,10 @@ impl Blade {
         }
     }
 
-    /// Sets how long a value is waited for that only a blade or mirror may have which does not
-    /// answer. Without it such a value is gone at once.
+    /// Sets for how long a blade or mirror may be down before the values that only it may have count
+    /// as gone. Without it they are gone at once.
     #[must_use]
-    pub const fn with_loss_timeout(mut self, timeout: Duration) -> Self {
+    pub fn with_loss_timeout(mut self, timeout: Duration) -> Self {
         self.silence = Silence::new(timeout);
         self
     }
@@ -170,10 +170,14 @@ impl Blade {
         (self.first.is_gone(), self.mirror.is_some_and(Carrier::is_gone))
     }
 
+    /// Whether the blade or the mirror answers, as far as known.
+    pub fn answers(&self) -> bool {
+        self.carriers().any(|carrier| !carrier.is_down())
+    }
+
     /// Whether sending is worth trying now.
     pub fn takes(&self) -> bool {
-        self.carriers().any(|carrier| !carrier.is_down())
-            && now_ns() >= self.refused_until_ns.load(Ordering::Relaxed)
+        self.answers() && now_ns() >= self.refused_until_ns.load(Ordering::Relaxed)
     }
 
     /// Whether the blade has refused a value in the last 8 s: a copy there that nobody needs takes

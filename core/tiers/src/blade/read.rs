@@ -30,17 +30,39 @@ pub struct Read<'a> {
 
 impl Blade {
     /// Reads up to [`READ_PAGES_MAX`] values: from the blade, and what that does not give from the
-    /// mirror. What neither gives while one of them does not answer is waited for, up to the loss
-    /// timeout.
+    /// mirror.
     pub fn read(&self, reads: &mut [Read<'_>]) {
-        assert!(reads.len() <= READ_PAGES_MAX);
         let (began_ns, down) = (now_ns(), self.down());
+        self.read_once(reads);
+        self.count_reads(reads);
+        self.note_stall(now_ns() - began_ns, down);
+    }
+
+    /// [`Blade::read`] of a value that somebody needs: if neither gives it while one of them does not
+    /// answer, it is waited for, up to the loss timeout.
+    pub fn read_demanded(&self, read: &mut Read<'_>) {
+        let (began_ns, down) = (now_ns(), self.down());
+        let reads = core::slice::from_mut(read);
+        let silent = self.read_once(reads);
+        if reads[0].outcome.is_err() {
+            self.silence.wait(silent, |carrier| self.read_from(carrier, reads, false));
+        }
+        if reads[0].outcome.is_err() {
+            self.counters.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        self.count_reads(reads);
+        self.note_stall(now_ns() - began_ns, down);
+    }
+
+    /// Asks the blade, and then the mirror. Those that did not answer.
+    fn read_once(&self, reads: &mut [Read<'_>]) -> Silent<'static> {
+        assert!(reads.len() <= READ_PAGES_MAX);
         for read in reads.iter_mut() {
             read.outcome = Err(ReadError::Gone);
         }
         let mut patient = self.mirror.is_none();
         let mut came = 0;
-        let mut silent: Silent<'_> = [None; 2];
+        let mut silent = [None; 2];
         for (number, carrier) in self.carriers().enumerate() {
             if self.read_from(carrier, reads, patient) == Heard::Silence {
                 silent[number] = Some(carrier);
@@ -52,28 +74,18 @@ impl Blade {
                 self.counters.mirror_reads.fetch_add(from_mirror, Ordering::Relaxed);
             }
             if came == reads.len() {
-                self.silence.end();
                 break;
             }
             patient = true;
         }
-        if came < reads.len() {
-            self.silence.wait(silent, |carrier| self.read_from(carrier, reads, false));
-        }
-        self.count_reads(reads);
-        self.note_stall(now_ns() - began_ns, down);
+        silent
     }
 
     fn count_reads(&self, reads: &[Read<'_>]) {
-        let counters = &self.counters;
-        for read in reads {
-            if read.outcome.is_ok() {
-                counters.reads.fetch_add(1, Ordering::Relaxed);
-                let bytes = self.sealed_bytes(usize::from(read.place.length));
-                counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
-            } else {
-                counters.lost.fetch_add(1, Ordering::Relaxed);
-            }
+        for read in reads.iter().filter(|read| read.outcome.is_ok()) {
+            self.counters.reads.fetch_add(1, Ordering::Relaxed);
+            let bytes = self.sealed_bytes(usize::from(read.place.length));
+            self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 

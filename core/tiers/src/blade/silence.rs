@@ -1,11 +1,11 @@
 //! How long a page is waited for that only a silent blade has.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::thread::{Timespec, nanosleep};
 
 use super::{Carrier, now_ns};
-use crate::sync::{AtomicU64, Ordering};
 
 /// Pause between two looks at whether a blade answers again.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
@@ -24,58 +24,52 @@ pub enum Heard {
     Silence,
 }
 
-/// Counts for how long values were missing that a silent blade may have. After the loss timeout
-/// nobody waits for them, until a blade answers again.
+/// How long values are waited for that only a silent blade may have.
 #[derive(Debug)]
 pub struct Silence {
     loss_ns: u64,
-    /// When such a value was missing first, ns; 0 while there is none.
-    since_ns: AtomicU64,
+    stopped: AtomicBool,
 }
 
 impl Silence {
-    /// No silence yet.
+    /// Values count as lost when their blade has been down for `loss_timeout`.
     pub const fn new(loss_timeout: Duration) -> Self {
-        Self { loss_ns: loss_timeout.as_nanos() as u64, since_ns: AtomicU64::new(0) }
+        Self { loss_ns: loss_timeout.as_nanos() as u64, stopped: AtomicBool::new(false) }
     }
 
-    /// Records that a blade has answered.
-    pub fn end(&self) {
-        if self.since_ns.load(Ordering::Relaxed) != 0 {
-            self.since_ns.store(0, Ordering::Relaxed);
-        }
+    /// Ends all waits, those that begin later too: nobody needs the values any more.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Asks each of the silent carriers again by `ask` once it answers. Returns when all has come,
-    /// when none of them is left that may have the rest, or when they count as lost. Meanwhile it
-    /// reconnects.
+    /// when none of them is left that may have the rest, when they count as lost, or after as long
+    /// a wait. Meanwhile it reconnects.
     pub fn wait(&self, mut silent: Silent<'_>, mut ask: impl FnMut(&dyn Carrier) -> Heard) {
-        while silent.iter().any(Option::is_some) && self.lasts() {
+        let began_ns = now_ns();
+        loop {
             for place in &mut silent {
                 let Some(carrier) = *place else { continue };
-                carrier.tend();
-                if carrier.is_gone() {
+                if carrier.is_gone() || carrier.down_ns() >= self.loss_ns {
                     *place = None;
-                } else if !carrier.is_down() {
+                    continue;
+                }
+                carrier.tend();
+                if !carrier.is_down() {
                     match ask(carrier) {
-                        Heard::All => return self.end(),
+                        Heard::All => return,
                         Heard::NotAll => *place = None,
                         Heard::Silence => {}
                     }
                 }
             }
-            if silent.iter().any(Option::is_some) {
-                let _ = nanosleep(&PAUSE);
+            let is_over = now_ns() - began_ns >= self.loss_ns;
+            if is_over || silent.iter().all(Option::is_none) || self.stopped.load(Ordering::Relaxed)
+            {
+                return;
             }
+            let _ = nanosleep(&PAUSE);
         }
-    }
-
-    /// Whether the silence, which begins now if there was none, is shorter than the loss timeout.
-    fn lasts(&self) -> bool {
-        let now_ns = now_ns();
-        let begin = |since_ns| (since_ns == 0).then_some(now_ns);
-        let begun = self.since_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, begin);
-        now_ns.saturating_sub(begun.err().unwrap_or(now_ns)) < self.loss_ns
     }
 }
 
@@ -84,7 +78,7 @@ mod tests {
     use std::cell::Cell;
     use std::io;
     use std::os::fd::OwnedFd;
-    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
     use spillway_types::Key;
 
@@ -99,6 +93,7 @@ mod tests {
         after: u32,
         attempts: AtomicU32,
         gone: AtomicBool,
+        down_ns: AtomicU64,
     }
 
     impl Back {
@@ -121,6 +116,9 @@ mod tests {
         }
         fn is_down(&self) -> bool {
             self.attempts.load(Relaxed) < self.after
+        }
+        fn down_ns(&self) -> u64 {
+            self.down_ns.load(Relaxed)
         }
         fn is_gone(&self) -> bool {
             self.gone.load(Relaxed)
@@ -170,16 +168,33 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_timeout_runs_once_for_all_values_and_anew_after_an_answer() {
+    fn a_blade_that_is_down_for_the_loss_timeout_has_lost_its_values() {
         let silence = Silence::new(Duration::from_millis(50));
-        let wait = || {
-            let back = Back::after(u32::MAX);
-            silence.wait([Some(&back), None], |_| unreachable!("it is down"));
-            back.attempts.load(Relaxed)
-        };
-        assert!(wait() > 0);
-        assert_eq!(wait(), 0, "others have waited long enough");
-        silence.end();
-        assert!(wait() > 0);
+        let (fresh, old) = (Back::after(u32::MAX), Back::after(u32::MAX));
+        old.down_ns.store(50_000_000, Relaxed);
+        silence.wait([Some(&fresh), Some(&old)], |_| unreachable!("both are down"));
+        assert!(fresh.attempts.load(Relaxed) > 0);
+        assert_eq!(old.attempts.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn who_answers_without_an_end_is_not_waited_for_without_an_end() {
+        let (back, silence) = (Back::after(0), Silence::new(Duration::from_millis(50)));
+        silence.wait([Some(&back), None], |_| Heard::Silence);
+        assert!(back.attempts.load(Relaxed) > 1);
+    }
+
+    #[test]
+    fn a_wait_ends_when_nobody_needs_the_values() {
+        let (back, silence) = (Back::after(u32::MAX), Silence::new(LONG));
+        std::thread::scope(|scope| {
+            let wait = || silence.wait([Some(&back), None], |_| unreachable!("it is down"));
+            let waiting = scope.spawn(wait);
+            while back.attempts.load(Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            silence.stop();
+            waiting.join().unwrap();
+        });
     }
 }
