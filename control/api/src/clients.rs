@@ -1,9 +1,10 @@
 //! Clients and their targets.
 
 use axum::Json;
-use axum::extract::rejection::JsonRejection;
-use axum::extract::{Path, State};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use serde::Deserialize;
 use spillway_directory::{
     ClientChange, ClientSettings, ClientView, FLOOR_PAGES_MAX, Origin, Secret, WEIGHTS, Who,
 };
@@ -57,21 +58,37 @@ pub(crate) async fn show(
     Ok(Json(daemon.client_registry.client(&name)?.into()))
 }
 
-/// Removes a client with its pools.
+/// How to remove a client.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Removal {
+    /// Only if it has moved.
+    #[serde(default)]
+    moved: bool,
+}
+
+/// Removes a client with its pools. With `moved`, only if it has moved to another daemon; one that is configured then
+/// stays without pools.
 #[utoipa::path(
     delete,
     path = "/v1/clients/{name}",
     operation_id = "remove_client",
     tag = "clients",
-    params(("name" = String, Path)),
+    params(("name" = String, Path), ("moved" = Option<bool>, Query)),
     responses((status = 204), (status = "4XX", body = Problem))
 )]
 pub(crate) async fn remove(
     State(daemon): Shared,
     Path(name): Path<String>,
+    removal: Result<Query<Removal>, QueryRejection>,
 ) -> Result<StatusCode, Error> {
+    let Query(removal) = removal?;
     let client_registry = daemon.client_registry.clone();
-    aside(move || client_registry.remove_client(&name)).await?;
+    aside(move || match removal.moved {
+        true => client_registry.remove_moved(&name),
+        false => client_registry.remove_client(&name),
+    })
+    .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

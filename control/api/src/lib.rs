@@ -8,6 +8,7 @@
 pub mod types;
 mod types_disk;
 mod types_lend;
+mod types_problem;
 mod types_vm;
 
 #[cfg(feature = "server")]

@@ -7,7 +7,7 @@ use spillway_connections::{BodyStopped, invalid_detail};
 use spillway_directory::Error as RegistryError;
 use spillway_store::Error as StoreError;
 
-use crate::types::{MOVING, NO_CLIENT, PROBLEM_TYPE, Problem};
+use crate::types::{HAS_MOVED, MOVING, NO_CLIENT, PROBLEM_TYPE, Problem, STREAM, TOO_MANY_FLUSHES};
 
 /// The challenge for requests without a token.
 const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
@@ -135,9 +135,13 @@ impl Error {
                 RegistryError::NotEmpty(_) => (S::CONFLICT, "not-empty"),
                 RegistryError::Moving(_) => (S::CONFLICT, MOVING),
                 RegistryError::NotFrozen(_) => (S::CONFLICT, "not-frozen"),
-                RegistryError::TooManyFlushes(_) => (S::CONFLICT, "too-many-flushes"),
+                RegistryError::TooManyFlushes(_) => (S::CONFLICT, TOO_MANY_FLUSHES),
+                RegistryError::HasMoved(_) => (S::CONFLICT, HAS_MOVED),
+                RegistryError::NotMoved(_) => (S::CONFLICT, "not-moved"),
+                RegistryError::Used(_) => (S::CONFLICT, "used"),
+                RegistryError::Connected(_) => (S::CONFLICT, "connected"),
                 RegistryError::Name(_) => (S::BAD_REQUEST, "name"),
-                RegistryError::Stream(_) => (S::BAD_REQUEST, "stream"),
+                RegistryError::Stream(_) => (S::BAD_REQUEST, STREAM),
                 RegistryError::NoRoom(_) | RegistryError::JournalFull(_) => {
                     (S::INSUFFICIENT_STORAGE, "no-room")
                 }

@@ -33,19 +33,21 @@ pub(crate) struct Part {
     /// Only the flushes since the export.
     #[serde(default)]
     rest: bool,
-    /// An import may replace what an earlier one has brought, if nobody has connected since.
+    /// An import may replace what an earlier one has brought, if nobody has connected since. A client can be exported
+    /// although it has moved.
     #[serde(default)]
     again: bool,
 }
 
 /// Freezes a client and streams its persistent private pools. If the stream is not read to its end,
-/// the client is thawed. With `rest`, only the flushes since the last export.
+/// the client is thawed, unless it was frozen before. With `rest`, only the flushes since the last export. With `again`,
+/// also a client that has moved.
 #[utoipa::path(
     post,
     path = "/v1/clients/{name}/export",
     operation_id = "export_client",
     tag = "moving",
-    params(("name" = String, Path), ("rest" = Option<bool>, Query)),
+    params(("name" = String, Path), ("rest" = Option<bool>, Query), ("again" = Option<bool>, Query)),
     responses(
         (status = 200, content_type = "application/vnd.spillway.client", body = Vec<u8>),
         (status = "4XX", body = Problem)
@@ -63,6 +65,8 @@ pub(crate) async fn export(
         let mut sink = Chunks { sender, chunk: Vec::new() };
         let moved = if part.rest {
             client_registry.export_rest(&name, &mut sink)
+        } else if part.again {
+            client_registry.export_again(&name, &mut sink)
         } else {
             client_registry.export(&name, &mut sink)
         };

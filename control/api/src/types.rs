@@ -6,19 +6,15 @@ pub use crate::types_disk::{DiskEmptied, DiskStatistics, DiskStatus};
 pub use crate::types_lend::{
     BorrowedLoan, LendBorrow, LendDevice, LendMemory, LendPeer, LendStatus, LentLoan,
 };
+pub use crate::types_problem::{
+    HAS_MOVED, MOVING, NO_CLIENT, PROBLEM_TYPE, Problem, STREAM, TOO_MANY_FLUSHES,
+};
 pub use crate::types_vm::{
     VmAgent, VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmSections, VmStatus,
 };
 
 /// The media type of an exported client.
 pub const STREAM_TYPE: &str = "application/vnd.spillway.client";
-/// The media type of a [`Problem`] (RFC 9457).
-pub const PROBLEM_TYPE: &str = "application/problem+json";
-/// The kind of a [`Problem`]: there is no such client.
-pub const NO_CLIENT: &str = "no-client";
-/// The kind of a [`Problem`]: another export or import of the client has not ended.
-pub const MOVING: &str = "moving";
-
 /// The daemon's version and process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
@@ -523,19 +519,4 @@ pub struct Moved {
     pub values: u64,
     /// Flushes.
     pub flushes: u64,
-}
-
-/// Why a request failed (RFC 9457).
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[cfg_attr(feature = "server", derive(utoipa::ToSchema))]
-pub struct Problem {
-    /// The kind of problem, such as `urn:spillway:no-client`.
-    #[serde(rename = "type")]
-    pub kind: String,
-    /// The HTTP status in words.
-    pub title: String,
-    /// The HTTP status.
-    pub status: u16,
-    /// One line that says what is wrong and what to do.
-    pub detail: String,
 }

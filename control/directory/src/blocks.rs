@@ -42,6 +42,7 @@ impl ClientRegistry {
     /// [`Error::Name`], [`Error::BlockExists`], [`Error::NoClient`], [`Error::Block`] if the size
     /// is invalid or the device does not fit in the store.
     pub fn create_block(&self, settings: &BlockSettings) -> Result<BlockView, Error> {
+        self.lock().change_pools(&settings.client)?;
         self.create_block_as(settings, fresh_uuid()?)?;
         let state = self.lock();
         let made = state.blocks.iter().find(|block| block.record.name == settings.name);
@@ -75,6 +76,7 @@ impl ClientRegistry {
     ) -> Result<(), Error> {
         let known = state.blocks.iter().find(|block| block.record.name == settings.name);
         let Some(known) = known else {
+            state.change_pools(&settings.client)?;
             return self.insert_block(state, settings, fresh_uuid()?).map(|_| ());
         };
         let record = &known.record;
@@ -132,6 +134,8 @@ impl ClientRegistry {
         if state.blocks[at].opened() > 0 && !self.is_empty(&state, &state.blocks[at].record)? {
             return Err(Error::InUse(name.to_owned()));
         }
+        let client = state.blocks[at].record.client.clone();
+        state.change_pools(&client)?;
         let block = state.blocks.remove(at);
         self.store.destroy_pool(PoolId(block.record.pool))?;
         state.remember()?;

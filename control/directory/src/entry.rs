@@ -118,7 +118,8 @@ impl Entry {
             },
             frozen: record.moved,
             moved: record.moved,
-            moving: Move::default(),
+            // The flushes since its export were in the memory of the daemon that was killed.
+            moving: Move { overflown: record.moved, ..Move::default() },
         }
     }
 
@@ -151,7 +152,7 @@ impl Entry {
 pub(crate) struct Move {
     /// Flushes since the export, in order.
     pub(crate) rest: Vec<Flushed>,
-    /// Whether there were more than can be recorded.
+    /// Whether there were more than can be recorded, or some were lost.
     pub(crate) overflown: bool,
     /// Pools that were exported or imported, by their number in the stream.
     pub(crate) numbers: Vec<(u32, PoolId)>,

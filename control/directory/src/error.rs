@@ -60,8 +60,26 @@ pub enum Error {
     /// The client was not exported.
     #[error("client '{0}' is not frozen by an export")]
     NotFrozen(String),
+    /// The client has moved to another daemon.
+    #[error(
+        "client '{0}' has moved to another daemon; to move it once more, spillway client thaw {0}"
+    )]
+    HasMoved(String),
+    /// The client has not moved to another daemon.
+    #[error("client '{0}' has not moved to another daemon, or is accepted here again")]
+    NotMoved(String),
+    /// The client was used since its pools were imported, or they were not imported.
+    #[error(
+        "client '{0}' has no import that nobody has used since: the flushes from its earlier daemon could remove newer values. Compare both, and remove or thaw it there"
+    )]
+    Used(String),
+    /// Programs are connected to the client to import.
+    #[error("a program is connected to client '{0}' where it would arrive: end it first")]
+    Connected(String),
     /// There were more flushes since the export than can be recorded.
-    #[error("client '{0}' flushed too much since its export; export it again")]
+    #[error(
+        "client '{0}' flushed too much since its export, or the daemon was restarted; export it again"
+    )]
     TooManyFlushes(String),
     /// An imported stream is invalid, damaged, or ends early.
     #[error("the stream {0}")]

@@ -21,6 +21,7 @@ mod pools;
 mod program;
 mod programs;
 mod registry;
+mod removal;
 mod settings;
 mod stream;
 mod transfer;

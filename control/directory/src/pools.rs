@@ -3,6 +3,7 @@
 use spillway_store::PoolInfo;
 use spillway_types::{ClientId, PoolSpec, Sharing};
 
+use crate::arrival::Arrival;
 use crate::error::Error;
 use crate::registry::{ClientRegistry, RegistryState};
 use crate::views::PoolView;
@@ -32,6 +33,7 @@ impl ClientRegistry {
     pub fn create_pool(&self, client: &str, spec: PoolSpec) -> Result<PoolView, Error> {
         let mut state = self.lock();
         let at = state.find(client)?;
+        state.change_pools(client)?;
         let id = state.clients[at].id;
         if let Sharing::Shared { uuid } = spec.sharing {
             self.store.authorise(id, uuid)?;
@@ -53,7 +55,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     /// [`Error::NoPool`]; [`Error::InUse`] when a block device in it is open; [`Error::HasDisk`];
-    /// [`Error::HasLoan`].
+    /// [`Error::HasLoan`]; [`Error::Moving`].
     pub fn destroy_pool(&self, number: u32) -> Result<(), Error> {
         self.is_not_lent(number)?;
         let block =
@@ -63,13 +65,14 @@ impl ClientRegistry {
         if let Some(name) = block {
             return self.destroy_block(&name);
         }
-        let state = self.lock();
+        let mut state = self.lock();
         let mut members = Vec::new();
-        for entry in &state.clients {
+        for (at, entry) in state.clients.iter().enumerate() {
             for pool in self.store.pools(entry.id)? {
                 if pool.number == number {
                     let disk = state.disks.iter().find(|disk| disk.pool == pool.id);
                     disk.map_or(Ok(()), |disk| Err(Error::HasDisk(disk.name.clone())))?;
+                    state.is_not_moving(at)?;
                     members.push(entry.id);
                     match pool.spec.sharing {
                         Sharing::Private => self.store.destroy_pool(pool.id)?,
@@ -78,10 +81,14 @@ impl ClientRegistry {
                 }
             }
         }
-        drop(state);
         if members.is_empty() {
             return Err(Error::NoPool(number));
         }
+        for &client in &members {
+            state.of(client).into_iter().for_each(|entry| entry.arrival = Arrival::None);
+        }
+        state.remember()?;
+        drop(state);
         members.into_iter().for_each(|client| self.changed(client));
         Ok(())
     }

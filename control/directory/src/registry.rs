@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use spillway_store::{ClientConfig, Store};
 use spillway_types::{ClientId, PoolId};
@@ -57,7 +57,7 @@ pub(crate) struct RegistryState {
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) name: String,
-    client: ClientId,
+    pub(crate) client: ClientId,
     pub(crate) pool: PoolId,
 }
 
@@ -89,6 +89,13 @@ impl RegistryState {
     pub(crate) fn without_loan(&self, name: &str) -> Result<(), Error> {
         let lent = self.loans.iter().any(|loan| loan.client == name);
         if lent { Err(Error::HasLoan(name.to_owned())) } else { Ok(()) }
+    }
+
+    /// Fails if a block device of a client is open.
+    pub(crate) fn without_open_block(&self, name: &str) -> Result<(), Error> {
+        let mut its = self.blocks.iter().filter(|block| block.record.client == name);
+        let open = its.find(|block| block.opened() > 0);
+        open.map_or(Ok(()), |block| Err(Error::InUse(block.record.name.clone())))
     }
 
     /// Writes changes to the journal.
@@ -352,70 +359,6 @@ impl ClientRegistry {
     /// Keeps a client and its pool as long as the daemon runs, because a guest's disk lies there.
     pub fn attach_disk(&self, name: &str, client: ClientId, pool: PoolId) {
         self.lock().disks.push(Attached { name: name.to_owned(), client, pool });
-    }
-
-    /// Removes a client with its pools and devices. Its connections' requests miss from then on.
-    ///
-    /// # Errors
-    /// [`Error::NoClient`], [`Error::Configured`], [`Error::InUse`], [`Error::HasDisk`], [`Error::HasLoan`].
-    pub fn remove_client(&self, name: &str) -> Result<(), Error> {
-        let mut state = self.lock();
-        let at = state.find(name)?;
-        if state.clients[at].origin == Origin::Configured {
-            return Err(Error::Configured(name.to_owned()));
-        }
-        self.remove(&mut state, at)?;
-        state.remember()
-    }
-
-    fn remove(&self, state: &mut RegistryState, at: usize) -> Result<(), Error> {
-        let (name, id) = (state.clients[at].name.clone(), state.clients[at].id);
-        state.without_disk(id)?;
-        state.without_loan(&name)?;
-        let its = |block: &&Block| block.record.client == name;
-        if let Some(block) = state.blocks.iter().filter(its).find(|block| block.opened() > 0) {
-            return Err(Error::InUse(block.record.name.clone()));
-        }
-        state.blocks.retain(|block| block.record.client != name);
-        state.clients.swap_remove(at);
-        self.store.remove_client(id)?;
-        Ok(())
-    }
-
-    /// Removes unnamed clients that have had no connection for the grace period.
-    pub fn expire(&self) {
-        let mut state = self.lock();
-        let grace = Duration::from_secs(state.policy.grace_s);
-        let with_disk: Vec<_> = state.disks.iter().map(|disk| disk.client).collect();
-        let with_loan: Vec<_> = state.loans.iter().map(|loan| loan.client.clone()).collect();
-        let over = |entry: &Entry| {
-            entry.origin == Origin::Unnamed
-                && entry.connections == 0
-                && !with_disk.contains(&entry.id)
-                && !with_loan.contains(&entry.name)
-                && entry.idle_since.elapsed() >= grace
-        };
-        let mut at = 0;
-        while at < state.clients.len() {
-            if !over(&state.clients[at]) {
-                at += 1;
-                continue;
-            }
-            let name = state.clients[at].name.clone();
-            match self.remove(&mut state, at) {
-                Ok(()) => {
-                    tracing::info!(client = name, "removed: its connections ended a while ago")
-                }
-                Err(error) => {
-                    tracing::warn!(client = name, "can't be removed: {error}");
-                    at += 1;
-                }
-            }
-        }
-        state.programs.expire(grace);
-        if let Err(error) = state.remember() {
-            tracing::error!("{error}");
-        }
     }
 
     /// Lowers a client's target to its cap. A policy may raise it again; without a policy the cap is its target from

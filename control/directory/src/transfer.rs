@@ -23,6 +23,15 @@ const REST_MAX: usize = 1 << 20;
 /// Pools, each with its announcement in the stream.
 type PoolHeads = Vec<(PoolInfo, PoolHead)>;
 
+/// A client that was frozen for an export.
+struct Frozen {
+    client: ClientId,
+    share: Share,
+    pools: PoolHeads,
+    /// Whether it was before.
+    was_frozen: bool,
+}
+
 /// The amount of a move.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
@@ -35,51 +44,70 @@ pub struct Moved {
 }
 
 impl ClientRegistry {
-    /// Freezes a client and writes its persistent private pools to `sink`. On failure, thaws the
-    /// client and changes nothing.
+    /// Freezes a client and writes its persistent private pools to `sink`. On failure, the client is thawed, unless it
+    /// was frozen before; then only a new export can continue.
     ///
     /// # Errors
-    /// [`Error::NoClient`]; [`Error::Moving`] if another export has not ended; [`Error::InUse`] if one of its block devices is open, because kernels handle refused
-    /// writes badly; [`Error::HasDisk`]; [`Error::HasLoan`]; [`Error::Io`] of the sink; a value that is corrupt.
+    /// [`Error::NoClient`]; [`Error::Moving`] if another export or import has not ended; [`Error::HasMoved`];
+    /// [`Error::InUse`] if one of its block devices is open, because kernels handle refused writes badly;
+    /// [`Error::HasDisk`]; [`Error::HasLoan`]; [`Error::Io`] of the sink; a value that is corrupt.
     pub fn export(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
-        let (client, share, pools) = self.freeze(name)?;
+        self.export_from(name, false, sink)
+    }
+
+    /// The same, also of a client that has moved: it has no longer.
+    ///
+    /// # Errors
+    /// As [`Self::export`], without [`Error::HasMoved`]; [`Error::JournalFull`].
+    pub fn export_again(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
+        self.export_from(name, true, sink)
+    }
+
+    fn export_from(&self, name: &str, again: bool, sink: &mut dyn Write) -> Result<Moved, Error> {
+        let Frozen { client, share, pools, was_frozen } = self.freeze(name, again)?;
         let exported = self.export_frames(client, share, &pools, sink);
-        if exported.is_err() {
-            self.thaw(name)?;
-        }
-        if let Some(entry) = self.lock().of(client) {
+        let mut state = self.lock();
+        if let Some(entry) = state.of(client) {
             entry.exporting = false;
+            if exported.is_err() {
+                entry.frozen = was_frozen;
+                // What was recorded before is gone.
+                entry.moving = Move { overflown: was_frozen, ..Move::default() };
+            }
+        }
+        if exported.is_err() && !was_frozen {
+            self.store.thaw(client)?;
         }
         exported
     }
 
-    fn freeze(&self, name: &str) -> Result<(ClientId, Share, PoolHeads), Error> {
+    fn freeze(&self, name: &str, again: bool) -> Result<Frozen, Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
         let id = state.clients[at].id;
-        if state.clients[at].exporting {
-            // When it fails, it thaws the client.
-            return Err(Error::Moving(name.to_owned()));
-        }
+        // Another export that fails thaws the client.
+        state.is_not_moving(at)?;
         state.without_disk(id)?;
         state.without_loan(name)?;
-        let open =
-            state.blocks.iter().find(|block| block.record.client == name && block.opened() > 0);
-        if let Some(block) = open {
-            return Err(Error::InUse(block.record.name.clone()));
+        state.without_open_block(name)?;
+        if state.clients[at].moved {
+            if !again {
+                return Err(Error::HasMoved(name.to_owned()));
+            }
+            state.set_moved(at, false)?;
         }
         self.store.freeze(id)?;
         // This export includes the flushes recorded by an earlier one.
         self.store.take_flush_log(id)?;
-        let entry = &mut state.clients[at];
-        entry.frozen = true;
         let pools: Vec<_> = self.store.pools(id)?.into_iter().filter(moves).collect();
-        state.clients[at].exporting = true;
+        let entry = &mut state.clients[at];
+        let was_frozen = std::mem::replace(&mut entry.frozen, true);
+        entry.exporting = true;
         let numbers = pools.iter().map(|pool| (pool.number, pool.id)).collect();
-        state.clients[at].moving = Move { numbers, ..Move::default() };
+        entry.moving = Move { numbers, ..Move::default() };
+        let share = share_of(entry);
         let heads = pools.iter().map(|pool| head(&state, pool)).collect::<Vec<_>>();
-        let share = share_of(&state.clients[at]);
-        Ok((id, share, pools.into_iter().zip(heads).collect()))
+        Ok(Frozen { client: id, share, pools: pools.into_iter().zip(heads).collect(), was_frozen })
     }
 
     fn export_frames(
@@ -124,14 +152,16 @@ impl ClientRegistry {
         write_flushes(self.store.take_flush_log(client)?, number_of, stream)
     }
 
-    /// Writes the flushes since [`Self::export`], or since the last call, to `sink`.
+    /// Writes the flushes since [`Self::export`] to `sink`: each time all of them, because only the other daemon knows
+    /// which have arrived.
     ///
     /// # Errors
-    /// [`Error::NotFrozen`] if the client was not exported; [`Error::TooManyFlushes`] if there were
-    /// more than can be recorded: export again.
+    /// [`Error::Moving`] if an export has not ended; [`Error::NotFrozen`] if the client was not exported;
+    /// [`Error::TooManyFlushes`] if there were more than can be recorded: export again.
     pub fn export_rest(&self, name: &str, sink: &mut dyn Write) -> Result<Moved, Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
+        state.is_not_moving(at)?;
         self.note_flushes(&mut state, at)?;
         let entry = &mut state.clients[at];
         if !entry.frozen {
@@ -145,13 +175,8 @@ impl ClientRegistry {
         drop(state);
         let mut stream = StreamWriter::new(sink)?;
         let number_of = |id: PoolId| known.iter().find(|known| known.1 == id).map(|known| known.0);
-        let count = flushed.len();
         let flushes = write_flushes(flushed, number_of, &mut stream)?;
         stream.write(&Frame::End)?;
-        // Only now, so that the export can be retried after a failure of the sink.
-        let mut state = self.lock();
-        let at = state.find(name)?;
-        state.clients[at].moving.rest.drain(..count);
         Ok(Moved { flushes, ..Moved::default() })
     }
 
@@ -159,15 +184,15 @@ impl ClientRegistry {
     /// is removed or thawed.
     ///
     /// # Errors
-    /// [`Error::NoClient`], [`Error::NotFrozen`], [`Error::JournalFull`].
+    /// [`Error::NoClient`], [`Error::Moving`], [`Error::NotFrozen`], [`Error::JournalFull`].
     pub fn set_moved(&self, name: &str) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
+        state.is_not_moving(at)?;
         if !state.clients[at].frozen {
             return Err(Error::NotFrozen(name.to_owned()));
         }
-        state.clients[at].moved = true;
-        state.remember()
+        state.set_moved(at, true)
     }
 
     /// Moves recorded flushes of frozen clients out of the store, where their number is not
@@ -196,17 +221,29 @@ impl ClientRegistry {
     /// Accepts the puts of an exported client again.
     ///
     /// # Errors
-    /// [`Error::NoClient`].
+    /// [`Error::NoClient`], [`Error::Moving`], [`Error::JournalFull`].
     pub fn thaw(&self, name: &str) -> Result<(), Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
+        // An import may replace values meanwhile; it needs what it has noted.
+        state.is_not_moving(at)?;
+        if state.clients[at].moved {
+            state.set_moved(at, false)?;
+        }
         self.store.thaw(state.clients[at].id)?;
         let entry = &mut state.clients[at];
-        (entry.frozen, entry.moving) = (false, Move::default());
-        if std::mem::take(&mut entry.moved) {
-            state.remember()?;
+        if std::mem::take(&mut entry.frozen) {
+            entry.moving = Move::default();
         }
         Ok(())
+    }
+}
+
+impl RegistryState {
+    /// Changes it only if the journal has room to say so.
+    fn set_moved(&mut self, at: usize, moved: bool) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.clients[at].moved, moved);
+        self.remember().inspect_err(|_| self.clients[at].moved = before)
     }
 }
 
@@ -253,7 +290,7 @@ impl ClientRegistry {
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::NotEmpty`], [`Error::Moving`]; [`Error::Stream`] for a stream that is damaged,
-    /// ends early or is of another version; [`Error::NoRoom`]; [`Error::BlockExists`].
+    /// ends early or is of another version; [`Error::NoRoom`]; [`Error::BlockExists`]; [`Error::JournalFull`].
     pub fn import(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
         self.import_into(name, false, source)
     }
@@ -262,15 +299,17 @@ impl ClientRegistry {
     /// replaced.
     ///
     /// # Errors
-    /// As [`Self::import`].
+    /// As [`Self::import`]; [`Error::Connected`]; [`Error::HasLoan`].
     pub fn import_again(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
         self.import_into(name, true, source)
     }
 
     fn import_into(&self, name: &str, again: bool, source: &mut dyn Read) -> Result<Moved, Error> {
-        self.begin_import(name, again)?;
+        let replaced = self.begin_import(name, again)?;
         let (mut numbers, mut share) = (Vec::new(), None);
-        let arrived = self.import_frames(name, source, &mut numbers, &mut share);
+        let arrived = self
+            .undo(&replaced)
+            .and_then(|()| self.import_frames(name, source, &mut numbers, &mut share));
         let imported = arrived.and_then(|moved| {
             share.map_or(Ok(()), |share| self.import_share(name, share))?;
             Ok(moved)
@@ -312,37 +351,45 @@ impl ClientRegistry {
         state.remember()
     }
 
-    /// Arriving values must fit under the client's cap, whatever its present target.
-    fn begin_import(&self, name: &str, again: bool) -> Result<(), Error> {
+    /// Gives the pools to replace. Arriving values must fit under the client's cap, whatever its present target.
+    fn begin_import(&self, name: &str, again: bool) -> Result<Vec<(u32, PoolId)>, Error> {
         let mut state = self.lock();
         let at = state.find(name)?;
-        let entry = &mut state.clients[at];
+        state.is_not_moving(at)?;
+        let entry = &state.clients[at];
+        if again && entry.connections > 0 {
+            return Err(Error::Connected(name.to_owned()));
+        }
         let present = self.store.pools(entry.id)?;
         let replaces = again && entry.arrival == Arrival::Complete;
-        if entry.importing {
-            return Err(Error::Moving(name.to_owned()));
-        }
         if !(present.is_empty() || replaces) {
             return Err(Error::NotEmpty(name.to_owned()));
         }
-        entry.importing = true;
-        entry.arrival = Arrival::Begun;
+        if replaces {
+            state.without_loan(name)?;
+        }
         self.store.set_target(entry.id, entry.cap_pages)?;
+        let begun = if entry.connections == 0 { Arrival::Begun } else { Arrival::None };
+        let before = std::mem::replace(&mut state.clients[at].arrival, begun);
         // From here on, a kill leaves a part.
-        state.remember()?;
-        drop(state);
-        let present: Vec<_> = present.iter().map(|pool| (pool.number, pool.id)).collect();
-        self.undo(&present)
+        state.remember().inspect_err(|_| state.clients[at].arrival = before)?;
+        state.clients[at].importing = true;
+        Ok(present.iter().map(|pool| (pool.number, pool.id)).collect())
     }
 
-    /// Reads a stream of [`Self::export_rest`] into a client that was imported.
+    /// Reads a stream of [`Self::export_rest`] into a client that was imported, and that nobody has used since.
     ///
     /// # Errors
-    /// [`Error::NoClient`], [`Error::Stream`]. Flushes before the error are executed.
+    /// [`Error::NoClient`], [`Error::Moving`], [`Error::Used`]; [`Error::Stream`], also for flushes of an import before
+    /// the daemon was restarted. Flushes before the error are executed.
     pub fn import_rest(&self, name: &str, source: &mut dyn Read) -> Result<Moved, Error> {
-        let mut state = self.lock();
+        let state = self.lock();
         let at = state.find(name)?;
-        let mut numbers = std::mem::take(&mut state.clients[at].moving.numbers);
+        state.is_not_moving(at)?;
+        if state.clients[at].arrival != Arrival::Complete {
+            return Err(Error::Used(name.to_owned()));
+        }
+        let mut numbers = state.clients[at].moving.numbers.clone();
         drop(state);
         let imported = self.import_frames(name, source, &mut numbers, &mut None);
         let mut state = self.lock();
@@ -391,9 +438,8 @@ impl ClientRegistry {
                     moved.flushes += 1;
                 }
                 Frame::FlushPool(number) => {
-                    let pool = pool_of(number)?;
-                    numbers.retain(|known| known.0 != number);
-                    self.undo(&[(number, pool)])?;
+                    // Its number stays known: the flushes since an export can come twice.
+                    self.undo(&[(number, pool_of(number)?)])?;
                     moved.flushes += 1;
                 }
             }

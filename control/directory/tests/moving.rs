@@ -381,7 +381,8 @@ fn a_client_that_has_moved_stays_frozen_over_a_kill() {
     assert!(view.frozen && view.moved);
     let put = || next.store().put(pool, Key::new(9, 9), &[1]);
     assert_eq!(put(), Put::Refused(Refusal::Frozen));
-    next.export_rest("c", &mut Vec::new()).unwrap();
+    let rest = next.export_rest("c", &mut Vec::new());
+    assert!(matches!(rest, Err(Error::TooManyFlushes(_))), "what was flushed is forgotten");
     next.thaw("c").unwrap();
     assert_eq!(put(), Put::Stored);
     assert!(!killed.next().client("c").unwrap().moved);

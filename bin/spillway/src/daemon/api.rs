@@ -37,6 +37,8 @@ pub struct Api {
     runtime: Runtime,
     address: ApiAddress,
     token: Option<String>,
+    /// How long an answer may take, except that of a relay.
+    deadline: Option<Duration>,
 }
 
 impl Api {
@@ -60,7 +62,23 @@ impl Api {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let token = token.transpose()?.map(|token| token.trim().to_owned());
-        Ok(Self { runtime, address, token })
+        Ok(Self { runtime, address, token, deadline: None })
+    }
+
+    /// The interface, each of whose answers comes within the time that a move may stand still.
+    pub fn with_deadline(self) -> Self {
+        Self { deadline: Some(STALL_MAX), ..self }
+    }
+
+    /// Waits for an answer, until the deadline if there is one.
+    fn wait<T>(&self, answer: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+        self.runtime.block_on(async {
+            let Some(deadline) = self.deadline else { return answer.await };
+            timeout(deadline, answer).await.unwrap_or_else(|_| {
+                let (address, seconds) = (self.address.address(), deadline.as_secs());
+                Err(anyhow!("the daemon at {address} has not answered for {seconds} s"))
+            })
+        })
     }
 
     /// GETs `path`.
@@ -91,7 +109,7 @@ impl Api {
     /// # Errors
     /// The daemon can't be reached, or says no.
     pub fn order(&self, method: Method, path: &str) -> anyhow::Result<()> {
-        self.runtime.block_on(async {
+        self.wait(async {
             self.answer(method, path, RequestBody::Text(None), None).await.map(|_| ())
         })
     }
@@ -101,7 +119,7 @@ impl Api {
     /// # Errors
     /// The daemon can't be reached, refuses, or ends the stream early; or the sink fails.
     pub fn download(&self, path: &str, sink: &mut dyn Write) -> anyhow::Result<u64> {
-        self.runtime.block_on(async {
+        self.wait(async {
             let body = RequestBody::Text(None);
             let mut answer = self.answer(Method::POST, path, body, None).await?;
             let mut written = 0;
@@ -176,7 +194,7 @@ impl Api {
         body: RequestBody,
         content_type: Option<&str>,
     ) -> anyhow::Result<T> {
-        self.runtime.block_on(self.read(method, path, body, content_type))
+        self.wait(self.read(method, path, body, content_type))
     }
 
     /// Sends a request and reads the whole response.

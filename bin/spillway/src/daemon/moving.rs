@@ -11,7 +11,10 @@ use anyhow::Context;
 use clap::{Args, ValueHint};
 use hyper::Method;
 use serde::Serialize;
-use spillway_api::types::{Client, Identity, Lifetime, MOVING, Moved, NO_CLIENT, NewClient, Pool};
+use spillway_api::types::{
+    Client, HAS_MOVED, Identity, Lifetime, MOVING, Moved, NO_CLIENT, NewClient, Pool, STREAM,
+    TOO_MANY_FLUSHES,
+};
 use spillway_types::Size;
 
 use crate::daemon::address::ApiAddress;
@@ -75,19 +78,22 @@ struct Outcome {
 /// # Errors
 /// A daemon can't be reached, or hangs up.
 pub fn run(options: &Moving) -> anyhow::Result<ExitCode> {
-    let from = Api::new(&options.daemon)?;
+    let from = Api::new(&options.daemon)?.with_deadline();
     let address = ApiAddress::new("--to", &options.to, authorities(options.to_ca.clone()))?;
-    let to = Api::at(address, options.to_token_file.as_deref())?;
+    let to = Api::at(address, options.to_token_file.as_deref())?.with_deadline();
     let (mut seen, mut outcomes) = (HashSet::new(), Vec::new());
     // Clients can come meanwhile.
     loop {
-        let clients = wanted(&from, options)?.into_iter();
-        let new: Vec<_> = clients.filter(|client| seen.insert(client.name.clone())).collect();
+        let mut new = wanted(&from, &to, options)?;
+        new.retain(|name| seen.insert(name.clone()));
         if new.is_empty() {
             break;
         }
-        for client in &new {
-            outcomes.extend(outcome(&Journey { from: &from, to: &to, client }, &options.daemon)?);
+        for name in &new {
+            outcomes.extend(outcome(&from, &to, name, &options.daemon)?);
+        }
+        if !options.all {
+            break;
         }
     }
     let row = |it: &Outcome| {
@@ -102,20 +108,47 @@ pub fn run(options: &Moving) -> anyhow::Result<ExitCode> {
 }
 
 /// The clients to move, without programs: their pages are not in the store.
-fn wanted(from: &Api, options: &Moving) -> anyhow::Result<Vec<Client>> {
+fn wanted(from: &Api, to: &Api, options: &Moving) -> anyhow::Result<Vec<String>> {
     if !options.all {
-        let path = |name: &String| format!("/v1/clients/{}", segment(name));
-        return options.names.iter().map(|name| from.get(&path(name))).collect();
+        for name in &options.names {
+            // An earlier command may have moved it.
+            let its = match find(from, name)? {
+                Some(its) => its,
+                None if find(to, name)?.is_some() => continue,
+                None => from.get(&path_of(name))?,
+            };
+            if matches!(its.identity, Identity::Program(_)) {
+                let line = format!("'{name}' is a running program, not a client of the store");
+                return Err(Refusal::usage(line).into());
+            }
+        }
+        return Ok(options.names.clone());
     }
     let mut clients: Vec<Client> = from.get("/v1/clients")?;
     clients.retain(|client| !matches!(client.identity, Identity::Program(_)));
-    Ok(clients)
+    Ok(clients.into_iter().map(|client| client.name).collect())
+}
+
+/// A client of a daemon, if there is one.
+fn find(at: &Api, name: &str) -> anyhow::Result<Option<Client>> {
+    match at.get(&path_of(name)) {
+        Ok(client) => Ok(Some(client)),
+        Err(error) if is_kind(&error, NO_CLIENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn path_of(name: &str) -> String {
+    format!("/v1/clients/{}", segment(name))
 }
 
 /// Moves a client; none if there was nothing to do.
-fn outcome(journey: &Journey<'_>, daemon: &Daemon) -> anyhow::Result<Option<Outcome>> {
-    let name = &journey.client.name;
-    let (moved, reason) = match journey.go() {
+fn outcome(from: &Api, to: &Api, name: &str, daemon: &Daemon) -> anyhow::Result<Option<Outcome>> {
+    let moved = find(from, name).and_then(|client| match client {
+        Some(client) => Journey { from, to, client: &client }.go(),
+        None => Ok(None),
+    });
+    let (moved, reason) = match moved {
         Ok(None) => return Ok(None),
         Ok(moved) => (moved, None),
         Err(error) => match error.downcast_ref::<Refusal>() {
@@ -131,7 +164,7 @@ fn outcome(journey: &Journey<'_>, daemon: &Daemon) -> anyhow::Result<Option<Outc
     if let (Some(reason), Output::Table) = (&reason, daemon.output) {
         eprintln!("spillway: client '{name}' stays: {reason}");
     }
-    Ok(Some(Outcome { client: name.clone(), moved, reason }))
+    Ok(Some(Outcome { client: name.to_owned(), moved, reason }))
 }
 
 /// A client on its way.
@@ -165,15 +198,21 @@ impl Journey<'_> {
             }
             Moved { pools: own.len() as u64, values: 0, flushes: 0 }
         } else {
-            self.copy(is_there)?
+            self.copy(is_there, false)?
         };
-        let flushes = self.rest()?;
-        self.remove(&own)?;
+        let (moved, flushes) = match self.rest() {
+            // A daemon was restarted since the copy, or could not record all flushes: only a new copy has them.
+            Err(error) if is_kind(&error, TOO_MANY_FLUSHES) || is_kind(&error, STREAM) => {
+                (self.copy(true, true)?, self.rest()?)
+            }
+            flushes => (moved, flushes?),
+        };
+        self.remove()?;
         Ok(Some(Moved { flushes: moved.flushes + flushes, ..moved }))
     }
 
-    /// Copies all to the other daemon, and notes that it has it.
-    fn copy(&self, is_there: bool) -> anyhow::Result<Moved> {
+    /// Copies all to the other daemon, and notes that it has it. With `again`, also what has moved.
+    fn copy(&self, is_there: bool, again: bool) -> anyhow::Result<Moved> {
         let arrived = self.prepare()?;
         if is_there && !arrived {
             let name = &self.client.name;
@@ -190,24 +229,24 @@ impl Journey<'_> {
                 eprintln!("spillway: client '{}': {} so far", self.client.name, Size(bytes));
             }
         };
-        let moved = self.relay(tell)?;
-        self.from.order(Method::POST, &self.path("/moved"))?;
-        Ok(moved)
+        let source = self.path(if again { "/export?again=true" } else { "/export" });
+        let moved = self.relay(&source, tell).and_then(|moved: Moved| {
+            self.from.order(Method::POST, &self.path("/moved"))?;
+            Ok(moved)
+        });
+        // It stays: its puts are accepted here as before. If another command moves it, that goes on.
+        let is_others = |error: &anyhow::Error| is_kind(error, MOVING) || is_kind(error, HAS_MOVED);
+        if moved.as_ref().is_err_and(|error| !is_others(error)) && !self.client.frozen {
+            // If that fails, the daemon is gone, and thaws the client when it is there again.
+            let _ = patiently(|| self.from.order(Method::POST, &self.path("/thaw")));
+        }
+        moved
     }
 
-    /// Sends the client's pools to the other daemon. The daemons may need a moment to notice the end of a command that
-    /// was killed.
-    fn relay(&self, mut tell: impl FnMut(u64)) -> anyhow::Result<Moved> {
-        let (source, target) = (self.path("/export"), self.path("/import?again=true"));
-        let began = Instant::now();
-        loop {
-            let moved = self.from.relay(&source, self.to, &target, &mut tell);
-            let is_moving = moved.as_ref().is_err_and(|error| is_kind(error, MOVING));
-            if !is_moving || began.elapsed() >= MOVING_MAX {
-                return moved;
-            }
-            thread::sleep(MOVING_PAUSE);
-        }
+    /// Sends the client's pools to the other daemon.
+    fn relay(&self, source: &str, mut tell: impl FnMut(u64)) -> anyhow::Result<Moved> {
+        let target = self.path("/import?again=true");
+        patiently(|| self.from.relay(source, self.to, &target, &mut tell))
     }
 
     /// Makes sure that the other daemon knows the client. Returns whether its pools there are of an earlier try.
@@ -248,7 +287,7 @@ impl Journey<'_> {
         Ok(false)
     }
 
-    /// Transfers the flushes since the copy. A daemon that was started anew since knows none.
+    /// Transfers the flushes since the copy.
     fn rest(&self) -> anyhow::Result<u64> {
         let mut flushes = Vec::new();
         self.from.download(&self.path("/export?rest=true"), &mut flushes)?;
@@ -257,14 +296,21 @@ impl Journey<'_> {
         Ok(moved.flushes)
     }
 
-    /// Removes what has moved. A client of the configuration stays, and stores nothing more.
-    fn remove(&self, own: &[&Pool]) -> anyhow::Result<()> {
-        if self.client.origin != "configured" {
-            return self.from.order(Method::DELETE, &self.path(""));
+    /// Removes what has moved, if the other daemon still has it. A client of the configuration stays, and stores nothing
+    /// more.
+    fn remove(&self) -> anyhow::Result<()> {
+        let own = self.pools(self.from)?.iter().filter(|pool| is_own(pool)).count();
+        let there = self.pools(self.to)?.iter().filter(|pool| is_own(pool)).count();
+        let arrived = find(self.to, &self.client.name)?.is_some_and(|client| client.arrived);
+        if !arrived || there < own {
+            let line = "the other daemon has lost its values, or a program has used them already: compare both";
+            return Err(Refusal::of_one(line).into());
         }
-        own.iter().try_for_each(|pool| {
-            self.from.order(Method::DELETE, &format!("/v1/pools/{}", pool.number))
-        })
+        match self.from.order(Method::DELETE, &self.path("?moved=true")) {
+            // Another command has done it.
+            Err(error) if is_kind(&error, NO_CLIENT) => Ok(()),
+            removed => removed,
+        }
     }
 
     /// Its pools on a daemon.
@@ -275,7 +321,7 @@ impl Journey<'_> {
     }
 
     fn path(&self, rest: &str) -> String {
-        format!("/v1/clients/{}{rest}", segment(&self.client.name))
+        path_of(&self.client.name) + rest
     }
 }
 
@@ -287,4 +333,18 @@ fn is_own(pool: &Pool) -> bool {
 /// Whether a daemon has refused for this reason.
 fn is_kind(error: &anyhow::Error, kind: &str) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.is_kind(kind))
+}
+
+/// Repeats what a daemon refuses because an earlier move has not ended: it may need a moment to notice the end of a
+/// command that was killed.
+fn patiently<T>(mut ask: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let began = Instant::now();
+    loop {
+        let answer = ask();
+        let is_moving = answer.as_ref().is_err_and(|error| is_kind(error, MOVING));
+        if !is_moving || began.elapsed() >= MOVING_MAX {
+            return answer;
+        }
+        thread::sleep(MOVING_PAUSE);
+    }
 }
