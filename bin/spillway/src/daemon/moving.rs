@@ -213,8 +213,14 @@ impl Journey<'_> {
 
     /// Copies all to the other daemon, and notes that it has it. With `again`, also what has moved.
     fn copy(&self, is_there: bool, again: bool) -> anyhow::Result<Moved> {
-        let arrived = self.prepare()?;
-        if is_there && !arrived {
+        let began = Instant::now();
+        let mut is_free = self.prepare()? || !is_there;
+        // A part that an earlier command has brought is removed soon after that command ends.
+        while !is_free && began.elapsed() < MOVING_MAX {
+            thread::sleep(MOVING_PAUSE);
+            is_free = self.prepare()? || !self.pools(self.to)?.iter().any(is_own);
+        }
+        if !is_free {
             let name = &self.client.name;
             return Err(Refusal::of_one(format!(
                 "it has pools on both daemons, and has used those on the other: remove what you do not need, here or \
