@@ -64,6 +64,7 @@ class Measured:
             "processor s": processor_s(pid),
             "pools": len(self.daemon.ask("GET", "/v1/pools")[1]),
             "clients": len(self.daemon.ask("GET", "/v1/clients")[1]),
+            "history": self.daemon.ask("GET", f"/v1/history?since={2**62}")[1]["newest"],
         }
         self.samples.append(sample)
         self.file.write(json.dumps(sample) + "\n")
@@ -71,11 +72,14 @@ class Measured:
     def quarter(self, number):
         return [sample for sample in self.samples if (number - 1) / 4 <= sample["part"] < number / 4]
 
-    def verdict(self, bounds):
-        """Compares the means of the second and the last quarter. A bound is a factor and an addition. What has grown more."""
+    def verdict(self, bounds, history):
+        """Compares the means of the second and the last quarter. A bound is a factor and an addition. What has grown more.
+        `history` is how many samples of the daemon's own make its history full, which they must before the second quarter."""
         second, last = self.quarter(2), self.quarter(4)
         if len({sample["pid"] for sample in second + self.quarter(3) + last}) != 1 or min(len(second), len(last)) < 10:
             lab.fail("not one daemon from the second quarter to the last, or hardly a sample")
+        if second[0]["history"] < history:
+            lab.fail(f"the daemon's history had {second[0]['history']} samples when the second quarter began, {history} fill it")
         grown = []
         for name, (factor, more) in bounds.items():
             before, after = (self.volume(quarter) if name == "log bytes" else mean(quarter, name) for quarter in (second, last))

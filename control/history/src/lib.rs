@@ -81,12 +81,12 @@ pub struct ClientSample {
 }
 
 /// One sample.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Entry {
     at_ms: u64,
     elapsed_ms: u64,
     store: StoreLevels,
-    clients: usize,
+    clients: Box<[ClientSample]>,
 }
 
 /// A sample in a reader's form.
@@ -110,19 +110,20 @@ pub struct History {
     bounds: Bounds,
     newest: u64,
     entries: VecDeque<Entry>,
-    /// The clients of the oldest entry, then those of the next.
-    clients: VecDeque<ClientSample>,
+    /// The clients in all entries. Each entry has its own list, which is freed with it: one ring buffer for all of them
+    /// would in time use all of the memory that the bounds permit, however few clients there are.
+    client_samples: usize,
     seen: Seen,
 }
 
 impl History {
-    /// An empty history. Reserves address space now; memory is used as it fills.
+    /// An empty history. It uses memory as it fills, and none for clients that no sample has.
     pub fn new(bounds: Bounds) -> Self {
         Self {
             bounds,
             newest: 0,
             entries: VecDeque::with_capacity(bounds.samples),
-            clients: VecDeque::with_capacity(bounds.client_samples),
+            client_samples: 0,
             seen: Seen::default(),
         }
     }
@@ -153,22 +154,24 @@ impl History {
         let count = clients.len().min(self.bounds.client_samples);
         let elapsed_ms = self.entries.back().map_or(0, |last| at_ms.saturating_sub(last.at_ms));
         while self.entries.len() >= self.bounds.samples.max(1)
-            || self.clients.len() + count > self.bounds.client_samples
+            || self.client_samples + count > self.bounds.client_samples
         {
             self.forget_oldest();
         }
         let first = self.newest == 0;
         self.newest += 1;
-        self.entries.push_back(Entry { at_ms, elapsed_ms, store, clients: count });
-        for client in clients.take(count) {
-            self.clients.push_back(self.seen.sample(&client, self.newest, first));
-        }
+        let clients =
+            clients.take(count).map(|client| self.seen.sample(&client, self.newest, first));
+        let clients: Box<[_]> = clients.collect();
+        self.client_samples += clients.len();
+        self.entries.push_back(Entry { at_ms, elapsed_ms, store, clients });
     }
 
     fn forget_oldest(&mut self) {
         let number = self.oldest();
         let Some(entry) = self.entries.pop_front() else { return };
-        for sample in self.clients.drain(..entry.clients) {
+        self.client_samples -= entry.clients.len();
+        for sample in &entry.clients {
             self.seen.forget(sample.id, number);
         }
     }
@@ -183,17 +186,18 @@ impl History {
         let oldest = self.oldest();
         let skipped = since.saturating_add(1).saturating_sub(oldest);
         let skipped = skipped.min(self.entries.len() as u64) as usize;
-        let begin: usize = self.entries.range(..skipped).map(|entry| entry.clients).sum();
-        let mut end = begin;
+        let mut client_samples = 0;
         let mut samples = Vec::new();
         for (number, entry) in (oldest + skipped as u64..).zip(self.entries.range(skipped..)) {
-            if !samples.is_empty() && end - begin + entry.clients > client_samples_max {
+            let clients = entry.clients.len();
+            if !samples.is_empty() && client_samples + clients > client_samples_max {
                 break;
             }
-            end += entry.clients;
-            let Entry { at_ms, elapsed_ms, store, clients } = *entry;
+            client_samples += clients;
+            let Entry { at_ms, elapsed_ms, store, .. } = *entry;
             samples.push(Sample { number, at_ms, elapsed_ms, store, clients });
         }
-        (samples, self.clients.range(begin..end))
+        let read = self.entries.range(skipped..skipped + samples.len());
+        (samples, read.flat_map(|entry| &entry.clients))
     }
 }

@@ -1,6 +1,6 @@
 //! The clients of all samples: their names and last counters.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use spillway_types::{ClientId, Statistics};
@@ -15,9 +15,10 @@ struct Last {
     number: u64,
 }
 
-/// The clients of all samples.
+/// The clients of all samples. A tree, because it frees what a client took; a hash table keeps the size that it needed
+/// once, and with clients that come and go it needs twice that of those that are there.
 #[derive(Debug, Default)]
-pub(crate) struct Seen(HashMap<ClientId, Last>);
+pub(crate) struct Seen(BTreeMap<ClientId, Last>);
 
 impl Seen {
     pub(crate) fn name(&self, id: ClientId) -> Option<&Arc<str>> {
