@@ -19,9 +19,14 @@
 #              builds and installs the C library, its header and pkg-config file; accepts LIBDIR
 # make install-module PREFIX=/usr/local
 #              builds and installs the module for Valkey and Redis
+# make uninstall PREFIX=/usr/local
+#              stops the services and removes what the four targets above have installed; a configuration
+#              that you have changed stays
 # make image   builds a container image: target/image/spillway.tar
-# make deb     builds Debian packages of the same files: target/deb/*.deb
+# make deb     builds Debian packages of the same files: target/deb/*.deb, and what they are made of:
+#              target/deb/*.cdx.json
 # make rpm     builds RPM packages of the same files: target/rpm/*.rpm
+# make sbom    writes a software bill of materials (CycloneDX) for each program: target/sbom/*.cdx.json
 
 SHELL := /bin/bash
 .SHELLFLAGS := -o pipefail -ec
@@ -32,7 +37,7 @@ export PATH := $(HOME)/.cargo/bin:$(CURDIR)/target/tools:$(PATH)
 PROGRAMS := --package spillway --package spillway-preload --package spillwayd --package spillway-load --package spillway-valkey \
     --package spillway-python
 
-.PHONY: demo test build module lib wheel site agent window-client install install-agent install-lib install-module deb rpm image tools
+.PHONY: demo test build module lib wheel site agent window-client install install-agent install-lib install-module uninstall deb rpm sbom image tools
 
 demo: tools
 	@lab/setup demo
@@ -153,15 +158,38 @@ install-lib: lib
 install-module: build
 	install -D -m 755 $(STRIP) target/release/libspillway_valkey.so $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_valkey.so
 
+UNITS := $(DESTDIR)$(PREFIX)/lib/systemd/system/spillwayd.socket $(DESTDIR)$(PREFIX)/lib/systemd/system/spillwayd.service \
+    $(DESTDIR)/etc/systemd/system/spillway-agent.service
+CONFIGURATION := $(DESTDIR)/etc/spillway/spillwayd.toml
+
+# lab/tests/installed checks that nothing is left of the install targets. The user stays, as the owner of what the
+# administrator keeps.
+uninstall:
+	[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || \
+	    for unit in $(UNITS); do ! [ -e $$unit ] || systemctl --quiet disable --now $${unit##*/} || exit 1; done
+	rm -f $(UNITS) $(DESTDIR)$(PREFIX)/bin/{spillway,spillwayd,spillway-agent} $(DESTDIR)$(PREFIX)/lib/sysusers.d/spillway.conf \
+	    $(DESTDIR)/usr/lib/udev/rules.d/70-spillway-agent.rules \
+	    $(DESTDIR)$(PREFIX)/lib/spillway/libspillway_{preload,valkey}.so $(DESTDIR)$(LIBDIR)/libspillway.{a,so,so.*} \
+	    $(DESTDIR)$(LIBDIR)/pkgconfig/spillway.pc $(DESTDIR)$(PREFIX)/include/spillway.h \
+	    $(DESTDIR)$(PREFIX)/share/man/man1/spillway{,-*}.1 $(DESTDIR)$(PREFIX)/share/man/man5/spillwayd.toml.5 \
+	    $(DESTDIR)$(PREFIX)/share/man/man8/spillway{d,-agent}.8 $(DESTDIR)$(PREFIX)/share/bash-completion/completions/spillway \
+	    $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_spillway $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/spillway.fish
+	! cmp -s packaging/spillwayd.toml $(CONFIGURATION) || rm $(CONFIGURATION)
+	! [ -e $(CONFIGURATION) ] || echo "$(CONFIGURATION) stays, because you have changed it"
+	for folder in $(DESTDIR)$(PREFIX)/lib/spillway $(DESTDIR)/etc/spillway; do \
+	    ! [ -d $$folder ] || rmdir --ignore-fail-on-non-empty $$folder; done
+	[ -n "$(DESTDIR)" ] || ldconfig || true
+	[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || { rm -rf /run/spillway && systemctl daemon-reload; }
+
 DEB := target/deb
 # To test an upgrade, set a higher version.
 DEB_VERSION := $(VERSION)
 
-# dpkg writes the packages beside the folder in which it builds them.
 image: tools
 	@lab/setup image
 	@packaging/image $(VERSION) target/image/spillway.tar
 
+# dpkg writes the packages beside the folder in which it builds them.
 deb: tools
 	@lab/setup deb
 	@rm -rf $(DEB) && mkdir -p $(DEB)/build && cp -r packaging/debian $(DEB)/build/
@@ -169,6 +197,16 @@ deb: tools
 	    '$(DEB_VERSION)' "$$(sed -n 's/^Maintainer: //p' packaging/debian/control)" \
 	    "$$(git log -1 --format=%cD 2>/dev/null || date -R)" > $(DEB)/build/debian/changelog
 	@cd $(DEB)/build && SPILLWAY_SOURCE=$(CURDIR) dpkg-buildpackage --build=binary --no-sign
+	@$(MAKE) --no-print-directory sbom && cp target/sbom/*.cdx.json $(DEB)/
+
+CYCLONEDX := 0.5.9
+
+# Of crates.io, built once: the packages are built by a release, not by each CI run.
+sbom: tools
+	@[ -x target/tools/cyclonedx-$(CYCLONEDX)/bin/cargo-cyclonedx ] || \
+	    cargo install --quiet --debug --locked --root target/tools/cyclonedx-$(CYCLONEDX) cargo-cyclonedx@$(CYCLONEDX)
+	@rm -rf target/sbom
+	@PATH=$(CURDIR)/target/tools/cyclonedx-$(CYCLONEDX)/bin:$$PATH packaging/sbom target/sbom
 
 RPM := target/rpm
 RPM_VERSION := $(VERSION)

@@ -40,11 +40,15 @@ LEFT_OUT = {
     ("docs/guests.md", "spillway-agent need 512M       # exits with 0 if anything was granted, and prints how much; else with 1 and the reason"):
         "in a guest: lab/tests/guest-agent",
     ("docs/hardening.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
+    ("docs/containers.md", "kubectl apply --filename packaging/kubernetes/spillwayd.yaml --filename packaging/kubernetes/userfaultfd.yaml"):
+        "a cluster: lab/long/kubernetes validates the files",
     ("docs/install.md", "make install PREFIX=/usr"): "a service manager: lab/tests/installed, lab/long/daemon-systemd",
     ("docs/install.md", "make deb                                      # builds the packages: target/deb/*.deb"):
         "builds and installs packages: lab/long/debian-packages",
+    ("docs/install.md", "apt-get install -y ./target/deb/spillway_*.deb    # of the later version"): "lab/long/debian-packages",
+    ("docs/install.md", "apt-get purge -y spillway"): "lab/long/debian-packages",
     ("docs/install.md", "make rpm                                      # builds the packages: target/rpm/*.rpm"): "lab/long/rpm-packages",
-    ("docs/install.md", "systemctl disable --now spillwayd.socket spillwayd.service"): "a service manager: lab/long/daemon-systemd",
+    ("docs/install.md", "make uninstall PREFIX=/usr"): "a service manager: lab/tests/installed, lab/long/daemon-systemd",
     ("docs/lending.md", "modprobe nbd"): "the kernel's nbd: lab/long/guest-lending, guest-rdma",
     ("docs/lending.md", "spillway lend borrow 1G"): "two hosts: lab/long/guest-lending",
     ("docs/lending.md", "modprobe nvme-rdma"): "lab/long/guest-rdma",
@@ -57,6 +61,7 @@ LEFT_OUT = {
         "the number of the reader's own process: lab/tests/programs-share",
     ("docs/python.md", "make wheel                     # builds target/wheels/spillway-*.whl"):
         "builds all that the package needs by itself: lab/long/python-wheel",
+    ("docs/upgrade.md", "dpkg -x ./target/deb/spillway_*.deb new"): "a Debian package: lab/long/debian-packages",
     ("docs/valkey.md", "redis-server --port 6380 --loadmodule /usr/lib/spillway/libspillway_valkey.so url guest: --daemonize yes"):
         "in a guest, by lab/tests/valkey-module-guest",
     ("docs/scenarios.md", "lab/scenarios run          # an hour and a half; continues where it was interrupted"): "hours",

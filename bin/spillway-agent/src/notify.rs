@@ -14,6 +14,8 @@ pub struct Manager {
     /// The watchdog interval.
     every: Option<Duration>,
     next: Duration,
+    /// What `host` was told last.
+    is_host_there: Option<bool>,
 }
 
 impl Manager {
@@ -23,7 +25,12 @@ impl Manager {
         let us = variable("WATCHDOG_USEC").and_then(|us| us.to_str()?.parse().ok());
         let to = variable("NOTIFY_SOCKET").and_then(|path| connect(&path));
         // Twice as often as required.
-        Self { to, every: us.map(|us| Duration::from_micros(us) / 2), next: Duration::ZERO }
+        Self {
+            to,
+            every: us.map(|us| Duration::from_micros(us) / 2),
+            next: Duration::ZERO,
+            is_host_there: None,
+        }
     }
 
     /// Reports that the agent is ready.
@@ -36,6 +43,16 @@ impl Manager {
         if let Some(every) = self.every.filter(|_| now >= self.next) {
             self.next = now + every;
             self.say(b"WATCHDOG=1");
+        }
+    }
+
+    /// Has `systemctl status` show whether the host's daemon is there.
+    pub fn host(&mut self, is_there: bool) {
+        if self.is_host_there.replace(is_there) != Some(is_there) {
+            self.say(match is_there {
+                true => b"STATUS=the host's daemon is connected",
+                false => b"STATUS=waiting for the host's daemon",
+            });
         }
     }
 
@@ -68,9 +85,10 @@ mod tests {
         let manager = UnixDatagram::bind(&path).unwrap();
         manager.set_nonblocking(true).unwrap();
         let every = Some(Duration::from_secs(5));
-        let mut told = Manager { to: connect(path.as_os_str()), every, next: Duration::ZERO };
+        let to = connect(path.as_os_str());
+        let mut told = Manager { to, every, ..Manager::default() };
         let hears = || {
-            let mut bytes = [0; 32];
+            let mut bytes = [0; 64];
             manager.recv(&mut bytes).map(|count| bytes[..count].to_vec()).ok()
         };
         told.ready();
@@ -78,6 +96,13 @@ mod tests {
         for (now, is_due) in [(1, true), (5, false), (6, true), (7, false)] {
             told.alive(Duration::from_secs(now));
             assert_eq!(hears(), is_due.then(|| b"WATCHDOG=1".to_vec()), "{now}");
+        }
+        let (waits, is_there) = ("waiting for the host's daemon", "the host's daemon is connected");
+        for (host, said) in
+            [(false, Some(waits)), (false, None), (true, Some(is_there)), (false, Some(waits))]
+        {
+            told.host(host);
+            assert_eq!(hears(), said.map(|it| format!("STATUS={it}").into_bytes()), "{host}");
         }
     }
 

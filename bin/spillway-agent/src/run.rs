@@ -64,6 +64,7 @@ pub fn run(options: &Run) -> anyhow::Result<ExitCode> {
     while !matches!(ends.read_signal(), Ok(Some(_))) {
         manager.alive(start.elapsed());
         let due = agent.turn(start.elapsed());
+        manager.host(agent.is_greeted);
         agent.sleep(&ends, due.saturating_sub(start.elapsed()).min(SLEEP_MAX));
     }
     if let Some(windows) = agent.windows.take() {
