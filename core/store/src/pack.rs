@@ -98,10 +98,19 @@ impl Store {
         (done.packed + moved, done.stiff)
     }
 
+    /// [`Self::pack_alone`], once no put packs.
+    pub(crate) fn pack(&self, pages_max: usize, scratch: &mut Scratch) -> Packed {
+        let _alone = self.own_scratch.as_ref().map(|own| own.lock());
+        self.pack_alone(pages_max, scratch)
+    }
+
     /// Packs up to `pages_max` raw pages, and looks at no more than a chunk's worth beyond that. Pages
     /// that LZ4 does not shrink by a quarter are marked and never looked at again; those for which there
     /// was no room stay as they were. More may be packed to have cells for the pages that come next.
-    pub(crate) fn pack(&self, pages_max: usize, scratch: &mut Scratch) -> Packed {
+    ///
+    /// Two tasks would each hold a chunk half emptied, and the second one finds neither cells nor frames: a
+    /// store that makes room itself lets only the task that holds its scratch memory pack.
+    fn pack_alone(&self, pages_max: usize, scratch: &mut Scratch) -> Packed {
         let mut sum = Packed::default();
         while sum.seen() < pages_max {
             let had_spans = self.arena.has_spans();
@@ -142,7 +151,7 @@ impl Store {
         let mut scratch = own.lock();
         let pages_max = (pages as usize).max(ROOM_PAGES_MIN);
         let done = if self.config.compress {
-            self.pack(pages_max, &mut scratch)
+            self.pack_alone(pages_max, &mut scratch)
         } else {
             Packed::default()
         };

@@ -1,6 +1,7 @@
 //! A full store packs: what it holds before the first refusal, and that it reads back right.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::prelude::*;
 use spillway_store::{
@@ -371,5 +372,58 @@ proptest! {
         let (stored, _) = fill(&pair.store, pair.pools[0], 6 * MIB, |_| 4092);
         let bytes = u64::from(stored) * PAGE_BYTES as u64;
         prop_assert!(bytes + left + MIB >= 6 * MIB, "{stored} pages beside {left} bytes");
+    }
+}
+
+/// The index grows beside the pages: when memory for one more chunk is left, it may take some of that before the
+/// chunk is needed. Each of these capacities leaves another rest, up to a whole chunk.
+#[test]
+fn a_full_store_packs_whatever_the_index_took_before() {
+    let pages: Vec<_> = (0..2400_u32).map(|number| compressible(number, 2040)).collect();
+    for more in 0..65 * 4 {
+        let bytes = 4 * MIB + more * PAGE_BYTES as u64;
+        let (store, pool) = open(makes_room(bytes));
+        let is_stored = |&(number, page): &(u32, &[u8; PAGE_BYTES])| {
+            store.put(pool, key(number), page) == Put::Stored
+        };
+        let stored = (0..).zip(&pages).take_while(is_stored).count() as u64;
+        assert!(stored > bytes / PAGE_BYTES as u64 * 3 / 2, "{bytes} bytes: {stored} pages");
+    }
+}
+
+/// The task that packs ahead gets the processor last, so it often rests with a chunk that it has half emptied. A put
+/// that finds nothing else waits for it.
+#[test]
+fn a_slow_task_that_packs_does_not_have_puts_refused() {
+    let bytes = 16 * MIB;
+    for _ in 0..10 {
+        let (store, pool) = open(makes_room(bytes));
+        let ended = AtomicBool::new(false);
+        let runs = || !ended.load(Ordering::Relaxed);
+        let (stored, best) = std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while runs() {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            scope.spawn(|| {
+                // SAFETY: all zeros are valid parameters, and only this thread's schedule changes.
+                let idle = unsafe {
+                    let parameters: libc::sched_param = std::mem::zeroed();
+                    libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters)
+                };
+                assert_eq!(idle, 0);
+                let mut scratch = Scratch::new();
+                while runs() {
+                    store.make_room_ahead(64, &mut scratch);
+                }
+            });
+            let filled = fill(&store, pool, bytes, |_| 2040);
+            ended.store(true, Ordering::Relaxed);
+            filled
+        });
+        assert!(u64::from(stored) * 100 > best * 92, "{stored} of {best} pages");
     }
 }

@@ -5,7 +5,6 @@
 //! *stock*, which only packing uses until there are spans for the next packed pages.
 
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, CHUNK_SPANS, LANES, LEAVING, NONE, SPANS, STOCK};
-use crate::budget::Use;
 use crate::sync::Ordering;
 
 /// A chunk from which no frames are allocated while it is emptied. Pages that are left in it when this
@@ -67,8 +66,7 @@ impl Arena {
 
     /// Whether packing finds as many spans as a chunk has.
     pub fn has_spans(&self) -> bool {
-        self.left(Use::Packing) >= CHUNK_BYTES as u64
-            || self.lanes[SPANS].0.lock().free >= CHUNK_SPANS
+        self.has_chunk_for_packing() || self.lanes[SPANS].0.lock().free >= CHUNK_SPANS
     }
 
     /// Releases the rest of the stock.

@@ -3,6 +3,9 @@
 use super::{Arena, CHUNK_BYTES, CHUNK_FRAMES, CHUNK_SPANS, SPAN_FRAMES, SPANS, SPANS_WHOLE};
 use crate::budget::Use;
 
+/// Bytes by which the index may grow while packing relies on memory for another chunk.
+const INDEX_GROWTH_BYTES: u64 = 64 << 10;
+
 /// From this capacity on a chunk is kept for packing.
 const PACKING_CAP_MIN_BYTES: u64 = 4 << 20;
 
@@ -32,13 +35,17 @@ impl Arena {
     /// Free spans that are left to packing, because the budget has none for it any more.
     fn spans_kept(&self) -> u64 {
         let has_reserve = self.budget.keeps_for_packing();
-        if has_reserve && self.left(Use::Packing) < CHUNK_BYTES as u64 { CHUNK_SPANS } else { 0 }
+        if has_reserve && !self.has_chunk_for_packing() { CHUNK_SPANS } else { 0 }
+    }
+
+    /// Whether packing can take another chunk, also if the index grows before it does.
+    pub(super) fn has_chunk_for_packing(&self) -> bool {
+        self.left(Use::Packing) >= CHUNK_BYTES as u64 + INDEX_GROWTH_BYTES
     }
 
     /// Whether packing has few spans left.
     pub(crate) fn spans_are_scarce(&self) -> bool {
-        self.left(Use::Packing) < CHUNK_BYTES as u64
-            && self.lanes[SPANS].0.lock().free <= CHUNK_SPANS / 2
+        !self.has_chunk_for_packing() && self.lanes[SPANS].0.lock().free <= CHUNK_SPANS / 2
     }
 
     /// Keeps a chunk for packing, if that is a small part of all: then a store that is full of frames can
@@ -64,7 +71,7 @@ mod tests {
     fn spans_are_scarce_without_memory_for_a_chunk() {
         let arena = Arena::open(8 << 20, Backing::Anonymous, false).unwrap();
         let budget = arena.budget();
-        let more = budget.left(Use::Packing) - CHUNK_BYTES as u64;
+        let more = budget.left(Use::Packing) - CHUNK_BYTES as u64 - INDEX_GROWTH_BYTES;
         assert!(budget.take(more, Use::Packing));
         assert!(!arena.spans_are_scarce(), "there is a chunk to cut spans from");
         assert!(budget.take(1, Use::Packing));
