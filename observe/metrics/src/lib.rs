@@ -15,11 +15,8 @@ mod policy;
 mod process;
 mod render;
 mod resp;
+mod sample;
 
-pub use catalogue::{
-    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, ProgramSample, Sample,
-    SharingSample, StoreDiskSample, StoreSample,
-};
 pub use command::CommandSample;
 pub use guests::{SectionsSample, VmSample};
 pub use info::BuildSample;
@@ -28,3 +25,7 @@ pub use policy::{PolicySample, RefusedSample};
 pub use process::ProcessSample;
 pub use render::{CONTENT_TYPE, document, render};
 pub use resp::RespSample;
+pub use sample::{
+    ClientSample, DiskSample, LendDeviceSample, LendPeerSample, LendSample, ProgramSample, Sample,
+    SharingSample, StoreDiskSample, StoreSample,
+};

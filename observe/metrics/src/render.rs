@@ -2,9 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::catalogue::{
-    CLIENT, DISK, LEND, LEND_DEVICE, LEND_PEER, LendSample, PROGRAM, STORE, Sample,
-};
+use crate::catalogue::{CLIENT, DISK, LEND, LEND_DEVICE, LEND_PEER, PROGRAM, STORE};
 use crate::command::{COMMAND, histogram};
 use crate::guests::{SECTIONS, SectionsSample, VM};
 use crate::info::{BUILD, BuildSample};
@@ -12,6 +10,7 @@ use crate::metric::{Kind, Metric, Scale};
 use crate::policy::{POLICY, REFUSED};
 use crate::process::PROCESS;
 use crate::resp::RESP;
+use crate::sample::{LendSample, Sample};
 
 /// The content type of [`render`]'s text.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -247,9 +246,9 @@ mod tests {
     use spillway_test_support::documents;
 
     use super::*;
-    use crate::catalogue::{ClientSample, LendDeviceSample, LendPeerSample};
     use crate::command::CommandSample;
     use crate::guests::VmSample;
+    use crate::sample::{ClientSample, LendDeviceSample, LendPeerSample};
 
     #[test]
     fn names_are_unique_and_end_in_their_unit() {

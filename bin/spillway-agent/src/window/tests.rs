@@ -1,0 +1,153 @@
+//! Tests of the windows against a host that the test plays.
+
+use std::path::Path;
+
+use spillway_wire::ring::Hello;
+
+use super::*;
+
+/// An agent in a folder that has lent one window without pages, and its program.
+fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
+    let (pages, window) = Pages::pretended(folder);
+    let ((_, bell), (stream, program)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+    stream.set_nonblocking(true).unwrap();
+    let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+    let lent = Lent::new(Borrower { user: 1000, stream, hello }, window, OPEN_TIME);
+    let windows = Windows {
+        shared: Arc::default(),
+        bell,
+        start: Instant::now(),
+        port: Port::new(&folder.join("port"), folder, PORT, FromHost::decode),
+        pages,
+        run: String::new(),
+        holder: None,
+        pages_max: 1,
+        lent: [(0, lent)].into(),
+        next: 1,
+        was_up: true,
+        nonce: None,
+        is_clear: true,
+        first: 0,
+        last_problem: String::new(),
+    };
+    (windows, program)
+}
+
+#[test]
+fn an_agent_that_ends_gives_back_what_the_host_has_let_go_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, mut program) = with_a_window(folder.path());
+    windows.shared.is_ending.store(true, Ordering::Relaxed);
+    windows.end_all();
+    assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
+    windows.hear(FromHost::Closed { id: 0 });
+    assert!(windows.lent.is_empty(), "it would be waited for");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its pages stay");
+}
+
+#[test]
+fn a_window_that_the_host_refuses_comes_back_also_when_its_program_has_gone() {
+    for waits in [true, false] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut windows, program) = with_a_window(folder.path());
+        let program = waits.then_some(program);
+        if !waits {
+            windows.hear_programs(Duration::ZERO);
+        }
+        windows.hear(FromHost::Refused { id: 0, reason: Reason::Limits as u16, why: None });
+        assert!(windows.lent.is_empty(), "it counts");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "its pages stay: {waits}");
+        if let Some(mut program) = program {
+            let mut told = Vec::new();
+            io::Read::read_to_end(&mut program, &mut told).unwrap();
+            assert_eq!(told, Welcome::Refused(Reason::Limits).encode());
+        }
+    }
+}
+
+/// The reply to a program of this user that wants a window of one huge page, and the logged problem.
+fn refusal(windows: &mut Windows, user: u32) -> (Vec<u8>, String) {
+    let (stream, mut program) = UnixStream::pair().unwrap();
+    let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+    windows.last_problem.clear();
+    windows.lend(Duration::ZERO, Borrower { user, stream, hello });
+    let mut told = Vec::new();
+    io::Read::read_to_end(&mut program, &mut told).unwrap();
+    (told, windows.last_problem.clone())
+}
+
+#[test]
+fn a_window_that_ends_counts_until_the_host_has_let_go_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, program) = with_a_window(folder.path());
+    windows.lent.get_mut(&0).unwrap().window.pages = vec![0; PAGES_OF_USER_MAX];
+    drop(program);
+    windows.hear_programs(Duration::ZERO);
+    assert!(windows.lent[&0].is_ending());
+    // There are no pages here; the logged problem tells whether they would be allowed.
+    let mut may_have = |pages_max: u64, user| {
+        windows.pages_max = pages_max as usize;
+        let (told, why) = refusal(&mut windows, user);
+        assert_eq!(told, Welcome::Refused(Reason::NoPages).encode());
+        why != "windows have as many huge pages as they may have"
+    };
+    assert!(!may_have(PAGES_MAX, 1000), "the user has 16");
+    assert!(may_have(PAGES_MAX, 1001) && may_have(PAGES_MAX, 0));
+    assert!(!may_have(16, 1001) && !may_have(16, 0), "that is all there may be");
+    assert!(may_have(17, 1001));
+    windows.hear(FromHost::Closed { id: 0 });
+    windows.pages_max = 1;
+    assert!(refusal(&mut windows, 1000).1.starts_with("no window of 1 huge pages"));
+}
+
+#[test]
+fn pages_come_back_with_the_answer_to_the_last_hello_and_to_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, mut program) = with_a_window(folder.path());
+    windows.greet();
+    let early = windows.nonce.unwrap();
+    windows.greet();
+    let last = windows.nonce.unwrap();
+    assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
+    // Messages that the host sent before it read the last hello.
+    for said in [FromHost::Cleared { nonce: early }, FromHost::Closed { id: 0 }] {
+        windows.hear(said);
+        assert!(windows.lent.contains_key(&0) && folder.path().join("window").exists());
+        assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::HostAway).encode());
+    }
+    windows.hear(FromHost::Cleared { nonce: last });
+    assert!(windows.lent.is_empty() && !folder.path().join("window").exists());
+    assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::NoPages).encode());
+}
+
+#[test]
+fn a_ring_that_the_window_does_not_hold_is_handed_to_no_program() {
+    let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+    let large = Geometry::filling(64, 2).unwrap();
+    for (depth, data_bytes, is_good) in [
+        (64, hello.data_bytes, true),
+        (64, large.data_bytes(), false),
+        (3, hello.data_bytes, false),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut windows, mut program) = with_a_window(folder.path());
+        windows.lent.get_mut(&0).unwrap().window.pages = vec![0];
+        windows.hear(FromHost::Opened { id: 0, depth, data_bytes, instance: 7 });
+        assert_eq!(windows.lent[&0].is_ending(), !is_good, "{depth} {data_bytes}");
+        let count = io::Read::read(&mut program, &mut [0; 64]).unwrap();
+        assert_eq!(count > 0, is_good, "{depth} {data_bytes}");
+    }
+}
+
+#[test]
+fn a_program_hears_that_the_host_has_not_answered_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, mut program) = with_a_window(folder.path());
+    windows.hear_programs(OPEN_TIME - Duration::from_nanos(1));
+    assert!(!windows.lent[&0].is_ending());
+    windows.hear_programs(OPEN_TIME);
+    let mut told = Vec::new();
+    io::Read::read_to_end(&mut program, &mut told).unwrap();
+    assert_eq!(told, Welcome::Refused(Reason::HostAway).encode());
+    assert!(windows.lent[&0].is_ending(), "the host may have its pages");
+}
