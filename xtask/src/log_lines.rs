@@ -1,5 +1,7 @@
-//! Each warning and error line of the daemon, and each line of the pager, has its row in docs/troubleshooting.md or in a
-//! page that it refers to, unless the line explains itself: docs/plain-lines.txt has those.
+//! Each warning and error line of the daemon, each refusal of the command, and each line of the pager, of a guest's agent
+//! and of the module for Valkey has its row in docs/troubleshooting.md or in a page that it refers to, unless the line
+//! explains itself: docs/plain-lines.txt has those. The library that `spillway run` loads into programs prints nothing: the
+//! pager prints what it notes.
 //!
 //! A row has texts in backticks in its first column. It fits a line if a part of the text between `...` is in the line, or
 //! a part of the line between its placeholders is in the text. A line that only passes on another text, such as `"{error}"`, is not checked: that text is made elsewhere.
@@ -11,10 +13,23 @@ use anyhow::{Context, bail, ensure};
 
 use crate::command;
 
-/// Where the daemon's lines are written: by `tracing::warn!` and `tracing::error!`.
-const DAEMON: [&str; 6] =
-    ["bin/spillwayd/src", "control", "core", "frontends", "observe", "platform"];
-const MACROS: [&str; 2] = ["tracing::warn!(", "tracing::error!("];
+const LOG: &[&str] = &["tracing::warn!(", "tracing::error!("];
+const REFUSALS: &[&str] = &[
+    "Refusal::usage(",
+    "Refusal::of_one(",
+    "Refusal::unreachable(",
+    "Refusal::not_executable(",
+    "Refusal::not_found(",
+];
+/// By which calls lines are written, and where.
+const SOURCES: [(&[&str], &[&str]); 4] = [
+    (LOG, &["bin/spillwayd/src", "control", "core", "frontends", "observe", "platform"]),
+    (REFUSALS, &["bin/spillway/src"]),
+    (&["eprintln!(", "self.note("], &["bin/spillway-agent/src"]),
+    (&["log(", "eprintln!("], &["clients/valkey/src"]),
+];
+/// Who prints a line, in front of it. Rows have it or not.
+const PRINTERS: [&str; 2] = ["spillway-agent: ", "spillway: "];
 /// Where the pager's lines are: literal texts of a function. Shorter ones are parts of lines.
 const PAGER: &str = "bin/spillway/src/notices.rs";
 const PAGER_START: &str = "fn text(";
@@ -38,14 +53,17 @@ pub fn check() -> anyhow::Result<()> {
     let text = read(&root.join(PLAIN))?;
     let plain: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let mut lines = Vec::new();
-    for folder in DAEMON {
-        for path in sources(&root.join(folder))? {
-            let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-            let text = read(&path)?;
-            lines.extend(
-                MACROS.iter().flat_map(|call| logged(&text, call)).map(|line| (name.clone(), line)),
-            );
+    for (calls, folders) in SOURCES {
+        let before = lines.len();
+        for folder in folders {
+            for path in sources(&root.join(folder))? {
+                let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+                let text = read(&path)?;
+                let found = calls.iter().flat_map(|call| logged(&text, call));
+                lines.extend(found.map(|line| (name.clone(), line)));
+            }
         }
+        ensure!(lines.len() > before, "no lines were found in {}", folders.join(", "));
     }
     let pager = read(&root.join(PAGER))?;
     let pager = pager.split_once(PAGER_START).context("no function with the pager's lines")?.1;
@@ -124,18 +142,21 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
 }
 
-/// The message of each call of a macro: its last literal text, in one line.
+/// The message of each call: its longest literal text, in one line, without the printer's name.
 fn logged(text: &str, call: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for part in without_tests(text).split(call).skip(1) {
-        let Some(line) = literals(arguments(part)).pop() else { continue };
+        let longest = literals(arguments(part)).into_iter().max_by_key(String::len);
+        let Some(line) = longest else { continue };
+        let line =
+            PRINTERS.iter().fold(line.as_str(), |it, who| it.strip_prefix(who).unwrap_or(it));
         let mut is_inside = false;
         let letters = line.chars().filter(|&c| {
             is_inside = (is_inside || c == '{') && c != '}';
             !is_inside && c.is_alphabetic()
         });
         if letters.count() >= LETTERS_MIN {
-            lines.push(line);
+            lines.push(line.to_owned());
         }
     }
     lines
@@ -201,6 +222,15 @@ mod tests {
             #[cfg(test)]
 mod tests { tracing::warn!("of a test"); }"#
             .replace("            #[cfg", "#[cfg");
-        assert_eq!(logged(&text, MACROS[0]), ["it can't be \"removed\": {error}"]);
+        assert_eq!(logged(&text, LOG[0]), ["it can't be \"removed\": {error}"]);
+    }
+
+    #[test]
+    fn a_message_has_no_printer_and_may_have_short_texts_beside_it() {
+        let text =
+            r#"Refusal::usage(format!("{} is too little{}", size, if so { ", or" } else { "" }))"#;
+        assert_eq!(logged(text, REFUSALS[0]), ["{} is too little{}"]);
+        let text = r#"eprintln!("spillway-agent: the host is gone");"#;
+        assert_eq!(logged(text, "eprintln!("), ["the host is gone"]);
     }
 }

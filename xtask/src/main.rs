@@ -14,6 +14,7 @@ mod pages;
 mod parallel;
 mod programs;
 mod unit_tests;
+mod versions;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -66,7 +67,8 @@ fn main() -> ExitCode {
             layering::check().and_then(|()| circles::check()).and_then(|()| names::check())
         }
         Command::Pages => {
-            pages::check().and_then(|()| glossary::check()).and_then(|()| log_lines::check())
+            let checks = [pages::check, glossary::check, log_lines::check, versions::check];
+            checks.into_iter().try_for_each(|check| check())
         }
         Command::UnitTests => unit_tests::run(),
         Command::Alone => alone::check(),
