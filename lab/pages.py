@@ -39,7 +39,8 @@ LEFT_OUT = {
         "for a guest's image: lab/tests/guest-agent",
     ("docs/guests.md", "spillway-agent need 512M       # exits with 0 if anything was granted, and prints how much; else with 1 and the reason"):
         "in a guest: lab/tests/guest-agent",
-    ("docs/hardening.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
+    ("docs/hardening.md", "laptop$ mkdir -m 700 ~/blade"): "another host, with SSH",
+    ("docs/hardening.md", "laptop$ ssh -f -N -o ExitOnForwardFailure=yes -L 8430:127.0.0.1:8430 blade"): "another host, with SSH",
     ("docs/containers.md", "kubectl apply --filename packaging/kubernetes/spillwayd.yaml --filename packaging/kubernetes/userfaultfd.yaml"):
         "a cluster: lab/long/kubernetes validates the files",
     ("docs/install.md", "make install PREFIX=/usr"): "a service manager: lab/tests/installed, lab/long/daemon-systemd",

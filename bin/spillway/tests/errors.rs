@@ -1,8 +1,11 @@
 //! What the command says when it can't do what is wanted, and of which build it is.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
+use std::sync::mpsc;
 use std::thread;
 
 fn spillway(arguments: &[&str]) -> Output {
@@ -105,6 +108,68 @@ fn errors_are_json_where_json_is_asked_for() {
     assert_eq!((&told["type"], &told["status"]), (&"urn:spillway:no-client".into(), &404.into()));
     assert_eq!((&told["detail"], status), (&"there is no client 'x'".into(), 2));
     daemon.join().unwrap();
+}
+
+#[test]
+fn a_token_goes_to_another_host_only_inside_tls() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token").display().to_string();
+    fs::write(&token, "0123456789abcdef").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (request, requests) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = request.send(read_request(&mut stream));
+            write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]").unwrap();
+        }
+    });
+    // The kernel connects the first to this host. Nothing tells the command so.
+    let here = format!("http://0.0.0.0:{port}");
+    for address in [&here, "http://192.0.2.1:8430", "http://[2001:db8::1]:8430"] {
+        let asks = ["client", "list", "--api", address, "--token-file", &token];
+        let (line, status) = refused(&asks);
+        for words in [address, "the token is not sent", "https://", "ssh -N -L", "--api-guarded"] {
+            assert!(line.contains(words), "{line}");
+        }
+        assert_eq!(status, 2);
+        let (line, status) = refused(&[&asks[..], &["-o", "json"]].concat());
+        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&told["type"], status), (&"urn:spillway:usage".into(), 2));
+        assert!(told["detail"].as_str().unwrap().contains("the token is not sent"), "{line}");
+    }
+    let problem = r#"{"type":"urn:spillway:no-client","title":"","status":404,"detail":"no"}"#;
+    let (_dir, from, daemon) =
+        daemon_that_answers("404 Not Found", "application/problem+json", problem);
+    let (line, status) = refused(&[
+        "client",
+        "move",
+        "bob",
+        "--api",
+        &from,
+        "--to",
+        &here,
+        "--to-token-file",
+        &token,
+    ]);
+    assert!(line.contains("the token is not sent") && status == 2, "{line}");
+    daemon.join().unwrap();
+    assert!(requests.try_recv().is_err(), "nothing is sent");
+
+    let (same, named) = (format!("http://127.0.0.1:{port}"), format!("http://localhost:{port}"));
+    let bears = ["--token-file", &token];
+    for (address, arguments, has_token) in [
+        (&same, &bears[..], true),
+        (&named, &bears, true),
+        (&here, &[], false),
+        (&here, &["--token-file", &token, "--api-guarded"], true),
+    ] {
+        let output = spillway(&[&["client", "list", "--api", address][..], arguments].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let head = requests.recv().unwrap().to_ascii_lowercase();
+        assert_eq!(head.contains("authorization: bearer 0123456789abcdef"), has_token, "{head}");
+    }
 }
 
 /// What the body of a request has under `field`.

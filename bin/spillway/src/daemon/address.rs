@@ -1,6 +1,7 @@
 //! Where a daemon's HTTP interface is, and how it is reached: by a Unix socket, TCP, or TLS.
 
 use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use hyper::Uri;
 use rustls::{CertificateError, InvalidMessage};
 use spillway_tls::{Authorities, ClientSettings};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -79,39 +80,60 @@ impl ApiAddress {
         }
     }
 
-    /// Connects.
+    /// Connects. A `secret` connection, which will carry a token, goes to another host only inside TLS.
     ///
     /// # Errors
     /// One line that says what to do.
-    pub async fn connect(&self) -> Result<Box<dyn Wire>, Refusal> {
-        let connected = match timeout(CONNECT_MAX, self.wire()).await {
-            Ok(connected) => connected,
-            Err(_) => Err(format!("no answer within {CONNECT_MAX:?}")),
-        };
-        let address = &self.address;
-        connected.map_err(|why| {
-            Refusal::unreachable(format!("can't reach a daemon at {address}: {why}"))
-        })
+    pub async fn connect(&self, secret: bool) -> Result<Box<dyn Wire>, Refusal> {
+        let late = |_| Err(self.away(&format!("no answer within {CONNECT_MAX:?}")));
+        timeout(CONNECT_MAX, self.wire(secret)).await.unwrap_or_else(late)
     }
 
-    async fn wire(&self) -> Result<Box<dyn Wire>, String> {
+    async fn wire(&self, secret: bool) -> Result<Box<dyn Wire>, Refusal> {
         let refused = |error: io::Error| {
-            format!("{error}; start one with spillway serve, or name it with --api")
+            self.away(&format!("{error}; start one with spillway serve, or name it with --api"))
         };
         match &self.kind {
             Kind::Socket => {
                 Ok(Box::new(UnixStream::connect(&self.address).await.map_err(refused)?))
             }
-            Kind::Http(host) => Ok(Box::new(TcpStream::connect(host).await.map_err(refused)?)),
+            Kind::Http(host) => {
+                let found: Vec<_> = lookup_host(host).await.map_err(refused)?.collect();
+                if secret && !found.iter().all(is_this_host) {
+                    return Err(self.in_the_clear());
+                }
+                // Not the name again: it could have another address by now.
+                Ok(Box::new(TcpStream::connect(&found[..]).await.map_err(refused)?))
+            }
             Kind::Https { host, tls, authorities } => {
                 let stream = TcpStream::connect(host).await.map_err(refused)?;
                 let (config, name) = tls.config();
                 let connected = TlsConnector::from(config).connect(name, stream).await;
-                let stream = connected.map_err(|error| why(&error, authorities.as_ref()))?;
-                Ok(Box::new(stream))
+                let failed = |error| self.away(&why(&error, authorities.as_ref()));
+                Ok(Box::new(connected.map_err(failed)?))
             }
         }
     }
+
+    /// No daemon answers.
+    fn away(&self, why: &str) -> Refusal {
+        Refusal::unreachable(format!("can't reach a daemon at {}: {why}", self.address))
+    }
+
+    /// Others on the network could read the token.
+    fn in_the_clear(&self) -> Refusal {
+        Refusal::usage(format!(
+            "the token is not sent to {}: http does not encrypt, and others on the network could read it; use https://, or \
+             forward that host's api.sock: ssh -N -L DIR/api.sock:/run/spillway/api.sock HOST, and --api DIR/api.sock; or \
+             give --api-guarded if something else encrypts",
+            self.address
+        ))
+    }
+}
+
+/// Whether bytes for this address stay on this host.
+fn is_this_host(address: &SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
 }
 
 fn https(from: &str, address: &str, file: Option<PathBuf>) -> Result<Kind, Refusal> {

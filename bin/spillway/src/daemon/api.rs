@@ -37,6 +37,8 @@ pub struct Api {
     runtime: Runtime,
     address: ApiAddress,
     token: Option<String>,
+    /// Whether something else encrypts what goes to other hosts.
+    is_guarded: bool,
     /// How long an answer may take, except that of a relay.
     deadline: Option<Duration>,
 }
@@ -47,14 +49,18 @@ impl Api {
     /// # Errors
     /// The token file can't be read, or no address of the interface is given.
     pub fn new(options: &Daemon) -> anyhow::Result<Self> {
-        Self::at(options.address()?, options.token_file.as_deref())
+        Self::at(options.address()?, options.token_file.as_deref(), options.api_guarded)
     }
 
-    /// The interface at an address.
+    /// The interface at an address. With `is_guarded`, something else encrypts what goes to other hosts.
     ///
     /// # Errors
     /// The token file can't be read.
-    pub fn at(address: ApiAddress, token_file: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn at(
+        address: ApiAddress,
+        token_file: Option<&Path>,
+        is_guarded: bool,
+    ) -> anyhow::Result<Self> {
         let token = token_file.map(|path| {
             fs::read_to_string(path)
                 .map_err(|e| Refusal::usage(format!("can't read {}: {e}", path.display())))
@@ -62,7 +68,7 @@ impl Api {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
         let token = token.transpose()?.map(|token| token.trim().to_owned());
-        Ok(Self { runtime, address, token, deadline: None })
+        Ok(Self { runtime, address, token, is_guarded, deadline: None })
     }
 
     /// The interface, each of whose answers comes within the time that a move may stand still.
@@ -218,7 +224,8 @@ impl Api {
         body: RequestBody,
         content_type: Option<&str>,
     ) -> anyhow::Result<Response<Incoming>> {
-        let wire = self.address.connect().await?;
+        let is_secret = self.token.is_some() && !self.is_guarded;
+        let wire = self.address.connect(is_secret).await?;
         let host = self.address.host();
         let lost = || format!("the daemon at {} hung up", self.address.address());
         let (mut sender, connection) =

@@ -80,7 +80,8 @@ struct Outcome {
 pub fn run(options: &Moving) -> anyhow::Result<ExitCode> {
     let from = Api::new(&options.daemon)?.with_deadline();
     let address = ApiAddress::new("--to", &options.to, authorities(options.to_ca.clone()))?;
-    let to = Api::at(address, options.to_token_file.as_deref())?.with_deadline();
+    let is_guarded = options.daemon.api_guarded;
+    let to = Api::at(address, options.to_token_file.as_deref(), is_guarded)?.with_deadline();
     let (mut seen, mut outcomes) = (HashSet::new(), Vec::new());
     // Clients can come meanwhile.
     loop {

@@ -61,6 +61,7 @@ fn ask<T: DeserializeOwned + 'static>(
         api: typed("--api"),
         token_file: typed("--token-file").map(Into::into),
         api_ca: typed("--api-ca").map(Into::into),
+        api_guarded: std::env::args().any(|word| word == "--api-guarded"),
         output: Output::default(),
     };
     let (answer, answers) = mpsc::channel();

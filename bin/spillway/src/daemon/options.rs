@@ -31,6 +31,11 @@ pub struct Daemon {
     #[arg(long, value_name = "FILE")]
     pub api_ca: Option<PathBuf>,
 
+    /// For http to another host, which does not encrypt: something else does, such as WireGuard. Without this, no token is
+    /// sent there.
+    #[arg(long)]
+    pub api_guarded: bool,
+
     /// How answers are printed.
     #[arg(short, long, value_enum, default_value_t)]
     pub output: Output,
