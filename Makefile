@@ -25,7 +25,7 @@
 # make image   builds a container image: target/image/spillway.tar
 # make deb     builds Debian packages of the same files: target/deb/*.deb, and what they are made of:
 #              target/deb/*.cdx.json
-# make rpm     builds RPM packages of the same files: target/rpm/*.rpm
+# make rpm     builds RPM packages of the same files: target/rpm/*.rpm, and what they are made of
 # make sbom    writes a software bill of materials (CycloneDX) for each program: target/sbom/*.cdx.json
 
 SHELL := /bin/bash
@@ -129,7 +129,7 @@ install: build
 	[ -n "$(DESTDIR)" ] || ! [ -d /run/systemd/system ] || { systemd-sysusers && systemctl daemon-reload; }
 
 install-agent: agent
-	install -D -m 755 $(AGENT) $(DESTDIR)$(PREFIX)/bin/spillway-agent
+	install -D -m 755 $(STRIP) $(AGENT) $(DESTDIR)$(PREFIX)/bin/spillway-agent
 	install -D -m 644 packaging/man/spillway-agent.8 $(DESTDIR)$(PREFIX)/share/man/man8/spillway-agent.8
 	install -D -m 644 packaging/systemd/70-spillway-agent.rules $(DESTDIR)/usr/lib/udev/rules.d/70-spillway-agent.rules
 	install -d $(DESTDIR)/etc/systemd/system
@@ -143,10 +143,10 @@ LIBDIR ?= $(PREFIX)/lib
 
 install-lib: lib
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include
-	install -m 755 target/release/libspillway.so $(DESTDIR)$(LIBDIR)/libspillway.so.$(VERSION)
+	install -m 755 $(STRIP) target/release/libspillway.so $(DESTDIR)$(LIBDIR)/libspillway.so.$(VERSION)
 	ln -sf libspillway.so.$(VERSION) $(DESTDIR)$(LIBDIR)/libspillway.so.0
 	ln -sf libspillway.so.0 $(DESTDIR)$(LIBDIR)/libspillway.so
-	install -m 644 target/release/libspillway.a $(DESTDIR)$(LIBDIR)/
+	install -m 644 $(STRIP) target/release/libspillway.a $(DESTDIR)$(LIBDIR)/
 	install -m 644 clients/c/include/spillway.h $(DESTDIR)$(PREFIX)/include/
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|' clients/c/spillway.pc.in \
 	    > $(DESTDIR)$(LIBDIR)/pkgconfig/spillway.pc
@@ -214,6 +214,7 @@ RPM_VERSION := $(VERSION)
 rpm: tools build lib
 	@lab/setup rpm
 	@packaging/rpm '$(RPM_VERSION)' $(RPM)
+	@$(MAKE) --no-print-directory sbom && cp target/sbom/*.cdx.json $(RPM)/
 
 # A C compiler and linker, and the Rust version in rust-toolchain.toml.
 tools:
