@@ -27,7 +27,7 @@ LEFT_OUT = {
     ("docs/dashboard.md", "laptop$ export SPILLWAY_API=https://192.0.2.1:8431 SPILLWAY_API_CA=authority.pem"):
         "another host: lab/tests/https",
     ("docs/dashboard.md", "laptop$ ssh -L 8430:127.0.0.1:8430 host"): "another host, with SSH",
-    ("docs/disks.md", "mkswap /dev/vdb"): "in a guest: lab/tests/guest-tmem-disk",
+    ("docs/disks.md", "cat >/etc/udev/rules.d/60-spillway.rules <<'END'"): "in a guest: lab/long/guest-disk-udev",
     ("docs/disks.md", "spillway disk empty vm1-swap"): "with a guest that has ended: lab/tests/guest-tmem-disk",
     ("docs/guests.md", "spillway serve --config spillwayd.toml"): "with a guest: lab/tests/guest-resize",
     ("docs/guests.md", "spillway vm list                    # the pool, and each guest"): "with a guest: lab/tests/guest-resize",

@@ -202,7 +202,7 @@ class Guest:
         variables = {"AGENT": int(bool(agent)), "CGROUP": int(cgroup), "AGENT_OPTIONS": agent_options, "MODULES": f"{MODULES} {modules}"}
         packed = self.folder / "initramfs"
         if system:
-            _pack_system(kernel, system, self.folder, packed)
+            _pack_system(kernel, system, self.folder, packed, variables["MODULES"])
             append += " rdinit=/sbin/init"
         else:
             _initramfs(kernel, self.folder, packed, tuple(programs), agent, variables)
@@ -411,7 +411,7 @@ def _carry(program, root):
         shutil.copy(library, root / library[1:])
 
 
-def _pack_system(kernel, system, folder, packed):
+def _pack_system(kernel, system, folder, packed, modules):
     """The Debian root, then what the lab adds: the kernel's modules, and the service that runs its commands."""
     root = folder / "root"
     for name in ("usr/lib/modules", "usr/local/bin", "etc/modules-load.d", "etc/systemd/system/multi-user.target.wants"):
@@ -419,15 +419,15 @@ def _pack_system(kernel, system, folder, packed):
     # As in Debian: a folder of this name would take the link's place.
     (root / "lib").symlink_to("usr/lib")
     _compile("agent", root / "usr/local/bin/control")
-    (root / "etc/modules-load.d/lab.conf").write_text(MODULES.replace(" ", "\n") + "\n")
+    (root / "etc/modules-load.d/lab.conf").write_text("\n".join(modules.split()) + "\n")
     (root / "etc/systemd/system/lab.service").write_text(LAB_SERVICE)
     (root / "etc/systemd/system/multi-user.target.wants/lab.service").symlink_to("../lab.service")
-    _modules(kernel, root)
+    _modules(kernel, root, modules)
     _pack(packed, system, root)
     shutil.rmtree(root)
 
 
-def _modules(kernel, root, modules=MODULES):
+def _modules(kernel, root, modules):
     bash = f"""KERNEL=$2; . "$1"/network_guest.sh; MODULES=({modules}); guest_modules "$3" """
     subprocess.run(["bash", "-c", bash, "guest", lab.LAB, kernel, root], check=True)
 
