@@ -1,4 +1,4 @@
-//! The host's side of DH-HMAC-CHAP (Base 2.0, section 8.13.5): proves that it knows its secret.
+//! The host's side of DH-HMAC-CHAP (Base 2.1, section 8.3.4.5): proves that it knows its secret.
 //!
 //! Only the null group is offered: a secret made by `nvme gen-dhchap-key` is random and at least 256 bits long, so an
 //! eavesdropper can't guess it.
