@@ -181,8 +181,18 @@ pub fn document() -> String {
          `api_read_token_file`, and `ca_file` has the authority that signed the daemon's certificate. For a\n\
          daemon on Prometheus' own host, leave out `scheme` and `tls_config`, and give the address of\n\
          `listen.api_tcp`.\n\n\
-         `critical` means that pages are lost or unreachable, or that the daemon is away. `warning` means\n\
-         that you should look at it today. lab/tests/alerts fires some of the alerts at a real daemon.\n\n\
+         | severity | meaning | alerts |\n|---|---|---|\n\
+         | `critical` | pages are lost or unreachable, or the daemon is away | the daemon: `SpillwayDown`; the disk \
+         tier: `SpillwayDiskReadsFail`, `SpillwayDiskCorrupt`; disks of guests: `SpillwayTmemDiskErrors`; lending: \
+         `SpillwayLenderUnreachable`, `SpillwayPeerRefused`, `SpillwayLendHelperDown`, `SpillwayBorrowedPagesLost`, \
+         `SpillwayBorrowedPagesWait` |\n\
+         | `warning` | look at it today | the daemon: `SpillwayRestarted`, `SpillwayMemoryNotLocked`, \
+         `SpillwayCommandsStall`, `SpillwayDescriptorsShort`; who gets in: `SpillwayFailedAuthentications`, \
+         `SpillwayConnectionLimit`; the store: `SpillwayStoreFull`, `SpillwayDiskTakesNoPages`; lending: \
+         `SpillwayPeerUnreachable`, `SpillwayPeerSlow`, `SpillwayMirrorMissing`, `SpillwayLongStall`; guests: \
+         `SpillwayGuestShort`, `SpillwayGuestKills`, `SpillwayGuestResizesFail` |\n\
+         | `info` | for your information | `SpillwayClientRefused`, `SpillwayPackingIneffective` |\n\n\
+         lab/tests/alerts fires some of them at a real daemon.\n\n\
          ## The daemon and its store\n\n",
     );
     table(&mut out, &BUILD);
@@ -191,7 +201,7 @@ pub fn document() -> String {
         "\n## The daemon's process\n\nThe names are those of Prometheus' own clients.\n\n",
     );
     table(&mut out, &PROCESS);
-    out.push_str("\n## The policy\n\n[policies.md](policies.md) explains them.\n\n");
+    out.push_str("\n## The policy\n\n[policies.md](policies.md) explains the policies and their parameters.\n\n");
     table(&mut out, &POLICY);
     out.push_str("\n## Refused connections and data\n\n");
     table(&mut out, &REFUSED);
@@ -315,6 +325,25 @@ mod tests {
                 assert!(catalogue.contains(name), "{path}: no metric {name}");
             }
         }
+    }
+
+    #[test]
+    fn the_page_names_each_alert_beside_its_severity() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/prometheus/spillway.rules.yml");
+        let rules = std::fs::read_to_string(path).unwrap();
+        let page = document();
+        let alerts: Vec<_> = rules.split("- alert: ").skip(1).collect();
+        for alert in &alerts {
+            let name = alert.lines().next().unwrap();
+            let severity = alert.split_once("severity: ").unwrap().1.lines().next().unwrap();
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{severity}` |")));
+            assert!(
+                row.is_some_and(|row| row.contains(&format!("`{name}`"))),
+                "{severity}: {name}"
+            );
+        }
+        assert_eq!(page.matches("`Spillway").count(), alerts.len(), "the page names others");
     }
 
     #[test]

@@ -135,8 +135,9 @@ struct Add {
 
 /// Changes what a client or a paged program may hold, while the daemon runs.
 ///
-/// From the next interval on, the policy sets targets within that. The change survives a crash of the daemon. It lasts
-/// until the client is removed, the program has been gone for a while, or the configuration file changes the value.
+/// From the next interval on, the policy sets targets within that. The change survives a crash and a restart of the
+/// daemon. It lasts until the daemon is stopped, the client is removed, the program has been gone for a while, or the
+/// configuration file changes the same setting of the client.
 #[derive(Debug, Args)]
 #[group(id = "what", required = true, multiple = true, args = ["target", "floor", "weight"])]
 struct Set {

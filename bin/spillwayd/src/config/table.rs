@@ -29,7 +29,7 @@ pub static STORE: [Setting<Store>; 6] = [
         "capacity",
         r#""25%""#,
         Capacity(|s| &mut s.capacity),
-        "The most memory that the store may take, its index included: a size, or a share of the memory of the machine or the cgroup. A restart that keeps the store can lower it; to raise it, stop the daemon and start it.",
+        "The most memory that the store may take, its index included: a size, or a share of the memory of the machine or the cgroup. A restart that keeps the store can lower it, and raise it to what the store began with; to raise it further, stop the daemon and start it.",
     ),
     fixed(
         "compress",
@@ -100,14 +100,19 @@ pub static LISTEN: [Setting<Listen>; 24] = [
         "tls_certificate",
         r#""""#,
         Path(|l| &mut l.tls_certificate),
-        "The daemon's certificate for `nbd_tcp`, `nvme_tls`, `resp_tls` and `api_tls`, in PEM.",
+        "The daemon's certificate for `nbd_tcp`, `nvme_tls`, `resp_tls` and `api_tls`, in PEM. A reload reads the file again.",
     ),
-    fixed("tls_key", r#""""#, Path(|l| &mut l.tls_key), "The key of `tls_certificate`, in PEM."),
+    fixed(
+        "tls_key",
+        r#""""#,
+        Path(|l| &mut l.tls_key),
+        "The key of `tls_certificate`, in PEM. A reload reads the file again.",
+    ),
     fixed(
         "tls_clients",
         r#""""#,
         Path(|l| &mut l.tls_clients),
-        "Certificates of the authorities for clients, in PEM. If it is set, clients that use TLS must show a certificate, except at `api_tls`.",
+        "Certificates of the authorities for clients, in PEM. If it is set, clients that use TLS must show a certificate, except at `api_tls`. A reload reads the file again.",
     ),
     fixed(
         "nvme_tcp",
@@ -125,7 +130,7 @@ pub static LISTEN: [Setting<Listen>; 24] = [
         "nvme_tcp_secret_file",
         r#""""#,
         Path(|l| &mut l.nvme_tcp_secret_file),
-        "File with the secret that the daemon proves to hosts that request it, in the form that `nvme gen-dhchap-key` prints.",
+        "File with the secret that the daemon proves to hosts that request it, in the form that `nvme gen-dhchap-key` prints. A reload reads it again.",
     ),
     fixed(
         "nvme_tls",
@@ -191,13 +196,13 @@ pub static LISTEN: [Setting<Listen>; 24] = [
         "api_token_file",
         r#""""#,
         Path(|l| &mut l.api_token_file),
-        "File with the token that requests to `api_tcp` and `api_tls` must carry: at least 16 characters on one line.",
+        "File with the token that requests to `api_tcp` and `api_tls` must carry: at least 16 characters on one line. A reload reads it again.",
     ),
     fixed(
         "api_read_token_file",
         r#""""#,
         Path(|l| &mut l.api_read_token_file),
-        "File with a second token that permits only to read, for example by Prometheus. It must differ from that of `api_token_file`.",
+        "File with a second token that permits only to read, for example by Prometheus. It must differ from that of `api_token_file`. A reload reads it again.",
     ),
 ];
 
@@ -265,7 +270,7 @@ pub static MEMORY: [Setting<Memory>; 7] = [
         "programs",
         r#""none""#,
         OptionalCapacity(|m| &mut m.programs),
-        "The most memory that all programs under `spillway run` together may hold as local frames, in addition to `store.capacity`: a size, or a share of the memory of the machine or the cgroup. The policy divides it; no program gets more than its --local. \"none\": programs are counted and shown, and keep what they have.",
+        "The most memory that all programs under `spillway run` together may hold as local frames, in addition to `store.capacity`: a size, or a share of the memory of the machine or the cgroup. The policy divides it; a program gets at most its --local, or the cap that `spillway client set --target` gives it. \"none\": programs are counted and shown, and keep what they have.",
     ),
     live(
         "interval_ms",
@@ -293,7 +298,7 @@ pub static UNNAMED: [Setting<Unnamed>; 7] = [
         "target",
         r#""none""#,
         OptionalSize(|u| &mut u.target_bytes),
-        "The most that an unnamed client may hold.",
+        "The cap of an unnamed client: the most that it may hold. The policy sets its present target at or below it.",
     ),
     live(
         "connections_max",
@@ -364,7 +369,7 @@ pub static CLIENT: [Setting<NamedClient>; 15] = [
         "target",
         r#""none""#,
         OptionalSize(|c| &mut c.target_bytes),
-        "The most that the client may hold.",
+        "The cap of the client: the most that it may hold. The policy sets its present target at or below it.",
     ),
     live(
         "floor",

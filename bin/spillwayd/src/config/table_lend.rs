@@ -22,7 +22,7 @@ pub static LEND: [Setting<Lend>; 37] = [
         "listen",
         r#""""#,
         Address(|l| &mut l.listen),
-        "Address for messages of other hosts, usually 0.0.0.0:4422. Needs `listen.tls_certificate`, `tls_key` and `tls_clients`; the DNS name in its certificate identifies a host. Required unless `roles` is \"off\".",
+        "Address for messages of other hosts, usually port 4422 of the network between them, such as 192.0.2.1:4422. Needs `listen.tls_certificate`, `tls_key` and `tls_clients`; the DNS name in its certificate identifies a host. Required unless `roles` is \"off\".",
     ),
     fixed(
         "address",
@@ -208,7 +208,7 @@ pub static LEND: [Setting<Lend>; 37] = [
         "secret_file",
         r#""""#,
         Path(|l| &mut l.secret_file),
-        "Direct mode: file with the secret by which this host's kernel authenticates to lenders, in the form that `nvme gen-dhchap-key` prints.",
+        "Direct mode: file with the secret by which this host's kernel authenticates to lenders, in the form that `nvme gen-dhchap-key` prints. A reload reads it again.",
     ),
     fixed(
         "min_free",
