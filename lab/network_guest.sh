@@ -91,11 +91,21 @@ make_tools_disk() {
 # serve CAPACITY: a spillwayd on $WORK/config, in $WORK/daemon; $PORT is a free port for the file to name.
 PORT=$(/usr/bin/python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 serve() {
-    "$SPILLWAY" serve --dir "$WORK/daemon" --capacity "$1" --config "$WORK/config" >"$WORK/served" 2>&1 &
-    SERVED=$!
-    trap 'kill "$SERVED" 2>/dev/null; wait "$SERVED"; finish' EXIT
+    start_daemon "$1"
+    trap 'stop_daemon; finish' EXIT
+}
+start_daemon() {
+    "$SPILLWAY" serve --dir "$WORK/daemon" --capacity "$1" --config "$WORK/config" >>"$WORK/served" 2>&1 &
+    echo $! >"$WORK/serving"
     until_true 10 daemon stat || fail "the daemon did not start: $(cat "$WORK/served")"
 }
+
+# stop_daemon: ends it, and its store with it.
+stop_daemon() {
+    kill "$(cat "$WORK/serving")" 2>/dev/null
+    until_true 20 is_stopped || echo "the daemon does not end: $(cat "$WORK/served")" >&2
+}
+is_stopped() { ! kill -0 "$(cat "$WORK/serving")" 2>/dev/null; }
 
 # daemon COMMAND...: asks the daemon.
 daemon() {

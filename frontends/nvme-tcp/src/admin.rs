@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use spillway_wire::fabrics::ControllerConfiguration;
+use spillway_wire::identify::{IDENTIFY_BYTES, IdentifyDwords, structure};
 use spillway_wire::log_page::Event;
 use spillway_wire::nvme::{
     AbortDwords, Command, FeaturesDwords, NumberOfQueues, Status, admin, feature,
@@ -40,6 +41,8 @@ pub(crate) struct Admin {
     told: bool,
     /// The namespaces when changes were last looked for; none before the first time.
     known: Option<Vec<(u32, u128)>>,
+    /// The host has read the list of namespaces.
+    listed: bool,
     /// Ids of namespaces that changed since the host last read the log.
     changed: BTreeSet<u32>,
 }
@@ -54,6 +57,7 @@ impl Admin {
             events: 0,
             told: false,
             known: None,
+            listed: false,
             changed: BTreeSet::new(),
         }
     }
@@ -81,7 +85,13 @@ impl Admin {
         let subsystem = context.controller.subsystem;
         let outcome = match command.opcode {
             admin::IDENTIFY => match identify(context, command) {
-                Ok(bytes) => return reply_data(command, &bytes, reply),
+                Ok(bytes) => {
+                    reply_data(command, &bytes, reply);
+                    if begins_list(command) {
+                        self.list_was_read(context, reply);
+                    }
+                    return;
+                }
                 Err(status) => Err(status.finally().into()),
             },
             admin::GET_LOG_PAGE => match self.log(context, local, command) {
@@ -189,6 +199,22 @@ impl Admin {
         self.tell(reply);
     }
 
+    /// Behind the first list of namespaces that the host reads, reports all of them as changed: it may know them by
+    /// other identities.
+    ///
+    /// When Linux finds another identity under a known id in a scan, it only removes its disk. It adds the new one in the
+    /// next scan. The scan comes with each association, so the change must be reported behind its list: an earlier event
+    /// causes no second scan. Which identities the host knows from earlier associations, a new controller can't tell,
+    /// as it has no state of them. The log is for that: it names what was added or changed since the host last read it
+    /// (Base 2.1, section 5.1.12.1.5; the event: section 5.1.2).
+    fn list_was_read(&mut self, context: &Context<'_>, reply: &mut Reply<'_>) {
+        if !std::mem::replace(&mut self.listed, true) {
+            let all = namespaces::list(context.target, context.controller);
+            self.changed.extend(all.iter().map(|(id, _)| *id));
+            self.tell(reply);
+        }
+    }
+
     fn tell(&mut self, reply: &mut Reply<'_>) {
         let wanted = self.events & Event::NAMESPACES_CHANGED_BIT != 0;
         if self.changed.is_empty() || self.told || !wanted {
@@ -208,6 +234,13 @@ fn reply_data(command: &Command, bytes: &[u8], reply: &mut Reply<'_>) {
     } else {
         reply.data(bytes, 0);
     }
+}
+
+/// Whether the command gets the beginning of the list of active namespaces.
+fn begins_list(command: &Command) -> bool {
+    let structure = IdentifyDwords::of(command).controller_or_namespace_structure;
+    let is_list = matches!(structure, structure::NAMESPACE_LIST | structure::NAMESPACE_LIST_OF_SET);
+    is_list && command.namespace == 0 && command.data.bytes as usize >= IDENTIFY_BYTES
 }
 
 /// How many of the I/O queues asked for are granted.

@@ -11,8 +11,8 @@ use spillway_wire::identify::{
     self, CommandSet, Controller, PoolNamespace, decode_namespace_list, namespace_uuid, structure,
 };
 use spillway_wire::kv::{self, CreatePool, KeyList, PoolEntry};
-use spillway_wire::log_page::{self, DiscoveryEntry, Event, GetLogPage, log};
-use spillway_wire::nvme::{Command, Range, Status, admin, block, feature};
+use spillway_wire::log_page::{self, DiscoveryEntry, GetLogPage, log};
+use spillway_wire::nvme::{Command, Range, Status, admin, block};
 use spillway_wire::nvme_tcp::header::CommonHeader;
 use spillway_wire::nvme_tcp::{InitRequest, Pdu, Transfer};
 
@@ -283,68 +283,6 @@ fn blocks_are_read_written_compared_and_given_back() {
     assert_eq!(io.ask(beyond, &[]).0.status, Status::OUT_OF_RANGE.finally());
     let flush = Command::new(block::FLUSH, io.id(), namespace);
     assert!(io.ask(flush, &[]).0.status.is_success());
-}
-
-#[test]
-fn the_kernel_learns_of_namespaces_that_come() {
-    let world = World::new();
-    let (mut admin, _) = world.admin(POOLS, ALICE);
-    let mut features = Command::new(admin::SET_FEATURES, admin.id(), 0);
-    features.cdw10 = feature::ASYNC_EVENTS.into();
-    features.cdw11 = Event::NAMESPACES_CHANGED_BIT;
-    assert!(admin.ask(features, &[]).0.status.is_success());
-    let event = Command::new(admin::ASYNC_EVENT, 900, 0);
-    let event = admin.encode(&Pdu::Command(event, &[]));
-    assert!(admin.send(&event).unwrap().is_empty());
-    let pool = world.store.create_pool(world.alice, PoolSpec::PERSISTENT).unwrap();
-    world.target.namespaces_changed(world.bob);
-    admin.connection.poll(0, &mut admin.out).unwrap();
-    assert!(admin.answers().is_empty(), "only another client's namespaces changed");
-    world.target.namespaces_changed(world.alice);
-    admin.connection.poll(0, &mut admin.out).unwrap();
-    let answers = admin.answers();
-    let [Answer::Completed(completion)] = &answers[..] else { panic!("{answers:?}") };
-    assert_eq!((completion.id, completion.result), (900, Event::NAMESPACES_CHANGED.encode()));
-    let get = GetLogPage {
-        log: log::CHANGED_NAMESPACES,
-        retain_event: false,
-        offset: 0,
-        bytes: 4096,
-        command_set: 0,
-    };
-    let command = get.encode(admin.id());
-    let changed = log_page::decode_changed(&admin.ask(command, &[]).1).unwrap();
-    let number =
-        world.store.pools(world.alice).unwrap().iter().find(|p| p.id == pool).unwrap().number;
-    assert_eq!(changed, [number]);
-}
-
-#[test]
-fn the_kernel_learns_of_a_namespace_that_goes_while_it_is_connected() {
-    let world = World::new();
-    let (mut admin, controller) = world.admin(BLOCKS, ALICE);
-    let [namespace] = namespaces(&mut admin)[..] else { panic!("not one namespace") };
-    let mut io = world.io(BLOCKS, ALICE, controller);
-    let read = |io: &mut Host| {
-        let mut command = Command::new(block::READ, io.id(), namespace);
-        command.data.bytes = 4096;
-        io.ask(command, &[]).0.status
-    };
-    assert_eq!(read(&mut io), Status::SUCCESS);
-    let mut features = Command::new(admin::SET_FEATURES, admin.id(), 0);
-    features.cdw10 = feature::ASYNC_EVENTS.into();
-    features.cdw11 = Event::NAMESPACES_CHANGED_BIT;
-    assert!(admin.ask(features, &[]).0.status.is_success());
-    let event = admin.encode(&Pdu::Command(Command::new(admin::ASYNC_EVENT, 900, 0), &[]));
-    assert!(admin.send(&event).unwrap().is_empty());
-    world.destroy_device();
-    admin.connection.poll(0, &mut admin.out).unwrap();
-    let answers = admin.answers();
-    let [Answer::Completed(completion)] = &answers[..] else { panic!("{answers:?}") };
-    assert_eq!((completion.id, completion.result), (900, Event::NAMESPACES_CHANGED.encode()));
-    assert_eq!(namespaces(&mut admin), []);
-    assert_eq!(read(&mut io), Status::INVALID_NAMESPACE.finally());
-    assert_eq!(read(&mut io), Status::INVALID_NAMESPACE.finally(), "the connection goes on");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod authentication;
 mod commands;
 mod digests;
+mod events;
 mod in_flight;
 mod logs;
 mod server;
