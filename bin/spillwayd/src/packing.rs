@@ -70,8 +70,8 @@ fn run(store: &Store, ends: &AtomicBool) {
         }
         let mut worth = true;
         while worth && store.is_short() && !ended() {
-            let (moved, stiff) = store.make_room_ahead(BATCH_PAGES, &mut scratch);
-            worth = moved != 0 && moved >= stiff / WORTH_PART;
+            let (moved, incompressible) = store.make_room_ahead(BATCH_PAGES, &mut scratch);
+            worth = moved != 0 && moved >= incompressible / WORTH_PART;
         }
         if worth {
             rest = REST_MIN;

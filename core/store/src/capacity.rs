@@ -87,7 +87,7 @@ impl Store {
             let Some(more) = self.evict_of(self.client_numbers()) else { break };
             dropped += more;
         }
-        let lists = [List::Frames, List::StiffFrames, List::Packed];
+        let lists = [List::Frames, List::IncompressibleFrames, List::Packed];
         dropped > 0 || self.page_out_of(&lists, pages as usize, scratch) > 0
     }
 

@@ -149,9 +149,9 @@ impl Store {
     /// those that it refuses to a file. Returns the number of pages moved.
     pub(crate) fn page_out(&self, pages_max: usize, scratch: &mut Scratch) -> usize {
         let lists: &[List] = if self.config.compress {
-            &[List::StiffFrames, List::Packed]
+            &[List::IncompressibleFrames, List::Packed]
         } else {
-            &[List::Frames, List::StiffFrames, List::Packed]
+            &[List::Frames, List::IncompressibleFrames, List::Packed]
         };
         self.page_out_of(lists, pages_max, scratch)
     }

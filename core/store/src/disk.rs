@@ -99,7 +99,7 @@ impl Store {
         let Some(access) = self.access(pool) else { return };
         let Some(frame) = self.arena.store(lane(), page) else { return };
         let at = HandlePosition::new(access.pool, key, self.seed);
-        let new = ValueLocation::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+        let new = ValueLocation::Raw { frame, length: PAGE_BYTES as u16, incompressible: false };
         let old = ValueLocation::Disk { file: *file, slot: *disk_slot };
         let mut index = self.shards[at.shard].lock();
         let found = self.find(&index, &at).filter(|(_, slot)| {

@@ -10,7 +10,7 @@ pub(crate) enum List {
     /// Persistent pages in frames.
     Frames,
     /// Persistent pages in frames that could not be packed.
-    StiffFrames,
+    IncompressibleFrames,
     /// Persistent packed pages.
     Packed,
     /// Ephemeral values in frames.
@@ -28,11 +28,11 @@ impl List {
     pub(crate) const fn of(place: ValueLocation, ephemeral: bool) -> Option<(Self, u32)> {
         const PAGE: u16 = PAGE_BYTES as u16;
         match (place, ephemeral) {
-            (ValueLocation::Raw { frame, length: PAGE, stiff: false }, false) => {
+            (ValueLocation::Raw { frame, length: PAGE, incompressible: false }, false) => {
                 Some((Self::Frames, frame))
             }
-            (ValueLocation::Raw { frame, length: PAGE, stiff: true }, false) => {
-                Some((Self::StiffFrames, frame))
+            (ValueLocation::Raw { frame, length: PAGE, incompressible: true }, false) => {
+                Some((Self::IncompressibleFrames, frame))
             }
             (ValueLocation::Packed { cell, .. }, false) => Some((Self::Packed, cell)),
             (ValueLocation::Raw { frame, .. }, true) => Some((Self::EphemeralFrames, frame)),
@@ -47,6 +47,6 @@ impl List {
     }
 
     pub(crate) const fn is_frames(self) -> bool {
-        matches!(self, Self::Frames | Self::StiffFrames | Self::EphemeralFrames)
+        matches!(self, Self::Frames | Self::IncompressibleFrames | Self::EphemeralFrames)
     }
 }

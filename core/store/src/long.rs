@@ -186,7 +186,8 @@ impl Kept {
     /// Allocates frames until there are `count`, or frees all.
     fn take_ahead(&mut self, store: &Store, access: Access, count: usize) {
         let lane = lane();
-        let raw = |frame| ValueLocation::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+        let raw =
+            |frame| ValueLocation::Raw { frame, length: PAGE_BYTES as u16, incompressible: false };
         while self.frames.len() < count && self.map.is_some() {
             match store.place_at(access, lane, || store.arena.store_later(lane).map(raw)) {
                 Some(ValueLocation::Raw { frame, .. }) => self.frames.push(frame),

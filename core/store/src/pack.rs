@@ -33,17 +33,17 @@ pub(crate) struct Packed {
     /// Pages that were packed.
     pub(crate) packed: usize,
     /// Pages that were tried and stay raw for good.
-    pub(crate) stiff: usize,
+    pub(crate) incompressible: usize,
 }
 
 impl Packed {
     fn add(&mut self, other: Self) {
         self.packed += other.packed;
-        self.stiff += other.stiff;
+        self.incompressible += other.incompressible;
     }
 
     const fn seen(self) -> usize {
-        self.packed + self.stiff
+        self.packed + self.incompressible
     }
 }
 
@@ -51,7 +51,7 @@ impl Packed {
 enum Tried {
     Packed,
     /// It does not shrink by a quarter, and never will.
-    Stiff,
+    Incompressible,
     /// It would, but there is no cell for it now.
     NoCell,
     /// Others hold its frame too.
@@ -95,7 +95,7 @@ impl Store {
             done = self.pack(pages_max, scratch);
         }
         let moved = if done.seen() == 0 { self.page_out_while_low(pages_max, scratch) } else { 0 };
-        (done.packed + moved, done.stiff)
+        (done.packed + moved, done.incompressible)
     }
 
     /// [`Self::pack_alone`], once no put packs.
@@ -167,7 +167,7 @@ impl Store {
             let Some(candidate) = self.candidate(&[List::Frames]) else { break };
             match self.pack_candidate(candidate, scratch) {
                 Tried::Packed => sum.packed += 1,
-                Tried::Stiff => sum.stiff += 1,
+                Tried::Incompressible => sum.incompressible += 1,
                 Tried::NoCell | Tried::Shared => {}
             }
             if !self.arena.grows() {
@@ -186,9 +186,9 @@ impl Store {
             }
         };
         let Some(length) = scratch.packer.pack(page) else {
-            let place = stiff(candidate.slot);
+            let place = marked_incompressible(candidate.slot);
             self.settle(candidate, place.map(Placed::from));
-            return Tried::Stiff;
+            return Tried::Incompressible;
         };
         let domain = self.domain_of_owner(candidate.slot);
         let placed = self.keep_packed(domain, &scratch.packer.packed[..length]);
@@ -216,8 +216,8 @@ impl Store {
             };
             match tried {
                 Some(Tried::Packed) => sum.packed += 1,
-                Some(Tried::Stiff) => {
-                    sum.stiff += 1;
+                Some(Tried::Incompressible) => {
+                    sum.incompressible += 1;
                     self.move_frame(frame, shard);
                 }
                 Some(Tried::NoCell) if !self.move_frame(frame, shard) => {
@@ -315,10 +315,10 @@ impl Store {
 }
 
 /// The same place with the mark of a page that does not shrink.
-fn stiff(slot: Slot) -> Option<ValueLocation> {
+fn marked_incompressible(slot: Slot) -> Option<ValueLocation> {
     match slot.place() {
         ValueLocation::Raw { frame, length, .. } => {
-            Some(ValueLocation::Raw { frame, length, stiff: true })
+            Some(ValueLocation::Raw { frame, length, incompressible: true })
         }
         _ => None,
     }

@@ -125,7 +125,7 @@ impl Store {
     #[inline]
     fn keep_filled(&self, lane: usize, frame: u32) -> ValueLocation {
         let Some(word) = uniform_word(self.arena.content(frame)) else {
-            return ValueLocation::Raw { frame, length: PAGE_BYTES as u16, stiff: false };
+            return ValueLocation::Raw { frame, length: PAGE_BYTES as u16, incompressible: false };
         };
         self.arena.release_at_hand(lane, frame);
         self.uniform_pages.fetch_add(1, Ordering::Relaxed);

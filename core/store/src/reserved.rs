@@ -130,6 +130,6 @@ impl Store {
             return Some(ValueLocation::Uniform { word });
         }
         let frame = self.arena.store_reserved(reserve, value)?;
-        Some(ValueLocation::Raw { frame, length: value.len() as u16, stiff: false })
+        Some(ValueLocation::Raw { frame, length: value.len() as u16, incompressible: false })
     }
 }

@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn packing_is_given_up_while_it_is_futile_and_taken_up_again() {
         let mut packer = Packer::new();
-        let stiff: [u8; PAGE_BYTES] = core::array::from_fn(|at| {
+        let incompressible: [u8; PAGE_BYTES] = core::array::from_fn(|at| {
             let mixed = (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             ((mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 56) as u8
         });
@@ -87,7 +87,7 @@ mod tests {
         for _ in 0..1000 {
             if packer.expects_gain() {
                 tried += 1;
-                assert_eq!(packer.pack(&stiff), None);
+                assert_eq!(packer.pack(&incompressible), None);
             }
         }
         assert!((100..200).contains(&tried), "{tried} of 1000");

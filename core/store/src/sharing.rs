@@ -276,11 +276,11 @@ impl Store {
             Some(ValueLocation::Packed { cell, length: content.len() as u16 })
         };
         match (&value.bytes, value.slot.place()) {
-            (Bytes::Page(page), ValueLocation::Raw { frame, length, stiff }) => {
+            (Bytes::Page(page), ValueLocation::Raw { frame, length, incompressible }) => {
                 if let Some(frame) = self.arena.find_shared(domain, page, frame) {
-                    return Some(ValueLocation::Raw { frame, length, stiff: false });
+                    return Some(ValueLocation::Raw { frame, length, incompressible: false });
                 }
-                let packs = self.config.compress && !stiff && self.compressed_pages() != 0;
+                let packs = self.config.compress && !incompressible && self.compressed_pages() != 0;
                 let length = if packs { packer.pack(page)? } else { return None };
                 find_packed(&packer.packed[..length], None)
             }

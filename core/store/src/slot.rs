@@ -13,7 +13,7 @@ const LISTED_SHIFT: u32 = LENGTH_SHIFT + LENGTH_BITS;
 const KIND_SHIFT: u32 = LISTED_SHIFT + 1;
 
 /// Within the length of a raw value.
-const STIFF_SHIFT: u32 = LENGTH_BITS - 1;
+const INCOMPRESSIBLE_SHIFT: u32 = LENGTH_BITS - 1;
 
 /// Clients that a store can have at the same time.
 pub(crate) const CLIENTS_MAX: usize = 1 << OWNER_BITS;
@@ -31,8 +31,8 @@ const OBJECT_BITS: u32 = OBJECTS_MAX.ilog2();
 pub(crate) enum ValueLocation {
     /// Nowhere: the entry is unused.
     Empty,
-    /// A page, or a slightly shorter value, in a frame. A stiff one could not be packed.
-    Raw { frame: u32, length: u16, stiff: bool },
+    /// A page, or a slightly shorter value, in a frame. An incompressible page could not be packed.
+    Raw { frame: u32, length: u16, incompressible: bool },
     /// A value shorter than a page, in a cell.
     Small { cell: u32, length: u16 },
     /// A page packed with LZ4, in a cell; the packed length.
@@ -58,9 +58,11 @@ impl Slot {
         let (kind, length, at) = match place {
             ValueLocation::Empty => return Self::EMPTY,
             // Lengths of 1 to 4096 fit 12 bits less one, so that there is one for the mark.
-            ValueLocation::Raw { frame, length, stiff } => {
-                (1, (length - 1) | (u16::from(stiff) << STIFF_SHIFT), u64::from(frame))
-            }
+            ValueLocation::Raw { frame, length, incompressible } => (
+                1,
+                (length - 1) | (u16::from(incompressible) << INCOMPRESSIBLE_SHIFT),
+                u64::from(frame),
+            ),
             ValueLocation::Small { cell, length } => (2, length, u64::from(cell)),
             ValueLocation::Packed { cell, length } => (3, length, u64::from(cell)),
             ValueLocation::Uniform { word } => (4, 0, u64::from(word)),
@@ -106,8 +108,8 @@ impl Slot {
 
     /// The same value in another frame. `None` if it is in none.
     pub(crate) fn with_frame(self, frame: u32) -> Option<Self> {
-        let ValueLocation::Raw { length, stiff, .. } = self.place() else { return None };
-        let moved = Self::new(ValueLocation::Raw { frame, length, stiff }, self.owner());
+        let ValueLocation::Raw { length, incompressible, .. } = self.place() else { return None };
+        let moved = Self::new(ValueLocation::Raw { frame, length, incompressible }, self.owner());
         Some(moved.with_listed(self.listed()))
     }
 
@@ -119,8 +121,8 @@ impl Slot {
             0 => ValueLocation::Empty,
             1 => ValueLocation::Raw {
                 frame: low,
-                length: (length & ((1 << STIFF_SHIFT) - 1)) + 1,
-                stiff: length >> STIFF_SHIFT != 0,
+                length: (length & ((1 << INCOMPRESSIBLE_SHIFT) - 1)) + 1,
+                incompressible: length >> INCOMPRESSIBLE_SHIFT != 0,
             },
             2 => ValueLocation::Small { cell: low, length },
             3 => ValueLocation::Packed { cell: low, length },
@@ -146,8 +148,8 @@ mod tests {
     #[test]
     fn a_slot_keeps_what_it_is_given() {
         let places = [
-            ValueLocation::Raw { frame: u32::MAX - 1, length: 4096, stiff: true },
-            ValueLocation::Raw { frame: 0, length: 3072, stiff: false },
+            ValueLocation::Raw { frame: u32::MAX - 1, length: 4096, incompressible: true },
+            ValueLocation::Raw { frame: 0, length: 3072, incompressible: false },
             ValueLocation::Small { cell: 7, length: 4095 },
             ValueLocation::Packed { cell: u32::MAX - 1, length: 3072 },
             ValueLocation::Uniform { word: u32::MAX },

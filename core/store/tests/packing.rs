@@ -180,15 +180,15 @@ fn what_does_not_pack_is_looked_at_once() {
     let (store, pool) = open(Config::embedded(16 * MIB));
     let (stored, _) = fill(&store, pool, 16 * MIB, |_| 4092);
     let mut scratch = Scratch::new();
-    let (mut moved, mut stiff) = (0, 0);
+    let (mut moved, mut incompressible) = (0, 0);
     loop {
         let (more, looked_at) = store.make_room_ahead(64, &mut scratch);
-        (moved, stiff) = (moved + more, stiff + looked_at);
+        (moved, incompressible) = (moved + more, incompressible + looked_at);
         if more + looked_at == 0 {
             break;
         }
     }
-    assert_eq!((moved, stiff), (0, stored as usize));
+    assert_eq!((moved, incompressible), (0, stored as usize));
 }
 
 #[test]

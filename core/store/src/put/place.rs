@@ -116,13 +116,13 @@ impl Store {
         }
         let Ok(page) = <&[u8; PAGE_BYTES]>::try_from(value) else {
             let frame = self.arena.store(lane, value)?;
-            return Some(ValueLocation::Raw { frame, length, stiff: false }.into());
+            return Some(ValueLocation::Raw { frame, length, incompressible: false }.into());
         };
         if let Some(word) = uniform_word(page) {
             self.uniform_pages.fetch_add(1, Ordering::Relaxed);
             return Some(ValueLocation::Uniform { word }.into());
         }
-        let mut stiff = false;
+        let mut incompressible = false;
         if let Some(packer) = packer
             && self.config.compress
             && packer.expects_gain()
@@ -133,18 +133,18 @@ impl Store {
                         return Some(packed);
                     }
                 }
-                None => stiff = true,
+                None => incompressible = true,
             }
         }
         let (frame, shared) = match domain {
             None => (self.arena.store(lane, page)?, false),
             Some(domain) => {
                 // Whoever shares the frame has it on the same list.
-                stiff = false;
+                incompressible = false;
                 self.arena.store_shared(lane, domain, page)?
             }
         };
-        Some(Placed { place: ValueLocation::Raw { frame, length, stiff }, shared })
+        Some(Placed { place: ValueLocation::Raw { frame, length, incompressible }, shared })
     }
 
     /// Puts a packed page into a cell. `None` if memory is exhausted.
