@@ -277,12 +277,16 @@ fn a_certificate_names_its_client() {
     peer.write_all(&option(3, &[])).unwrap();
     assert_eq!(option_reply(&mut peer).0, ERR_POLICY);
 
-    // A certificate of another authority, and one without a name, are refused.
+    assert_eq!(registry.failures.load(Ordering::SeqCst), 0);
+
+    // A certificate of another authority, and one without a name, are refused. The first fails the handshake.
     for (signer, names) in [(&Authority::new(), &["other"][..]), (&authority, &[])] {
         let mut peer = go_over(&authority, connect(), signer, names);
         let _ = peer.write_all(&option(3, &[]));
         assert!(!matches!(peer.read(&mut [0; 16]), Ok(1..)));
     }
+    until("the failure to be counted", || registry.failures.load(Ordering::SeqCst) > 0);
+    assert_eq!(registry.failures.load(Ordering::SeqCst), 1);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! A client registry with one client.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
 /// Limits that no test reaches by accident.
@@ -14,12 +16,24 @@ pub struct OneClient {
     limits: Limits,
     is_known: Box<dyn Fn(Identity<'_>) -> bool + Send + Sync>,
     secret: FindSecret,
+    failures: AtomicU64,
 }
 
 impl OneClient {
     /// Every connection is this client, with the limits [`WIDE`]; no host must authenticate.
     pub fn new(client: ClientId) -> Self {
-        Self { client, limits: WIDE, is_known: Box::new(|_| true), secret: Box::new(|_| None) }
+        Self {
+            client,
+            limits: WIDE,
+            is_known: Box::new(|_| true),
+            secret: Box::new(|_| None),
+            failures: AtomicU64::new(0),
+        }
+    }
+
+    /// Failed authentications that were reported.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Relaxed)
     }
 
     /// Sets the client's limits.
@@ -45,6 +59,10 @@ impl Access for OneClient {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
         let admitted = Admitted { client: self.client, limits: self.limits };
         (self.is_known)(who).then_some(admitted).ok_or(Denied::Unknown)
+    }
+
+    fn authentication_failed(&self) {
+        self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
     fn leave(&self, _: ClientId) {}

@@ -23,6 +23,8 @@ pub struct FakeRegistry {
     pub connections: AtomicUsize,
     pub connections_max: usize,
     pub names: Mutex<Vec<String>>,
+    /// Failed authentications.
+    pub failures: AtomicUsize,
 }
 
 impl FakeRegistry {
@@ -37,9 +39,16 @@ impl FakeRegistry {
             let device = BlockDevice::create(store.clone(), owner, geometry).unwrap();
             exports.insert((owner, name), Arc::new(device));
         }
-        let connections = AtomicUsize::new(0);
-        let names = Mutex::new(Vec::new());
-        Self { store, client, other, exports, connections, connections_max: 8, names }
+        Self {
+            store,
+            client,
+            other,
+            exports,
+            connections: AtomicUsize::new(0),
+            connections_max: 8,
+            names: Mutex::default(),
+            failures: AtomicUsize::new(0),
+        }
     }
 
     pub fn device(&self) -> Arc<BlockDevice> {
@@ -65,6 +74,10 @@ impl Access for FakeRegistry {
 
     fn leave(&self, _client: ClientId) {
         self.connections.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn authentication_failed(&self) {
+        self.failures.fetch_add(1, Ordering::SeqCst);
     }
 
     fn host_secret(&self, _nqn: &str, _secret: &mut [u8; 64]) -> Option<usize> {

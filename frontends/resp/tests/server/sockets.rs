@@ -239,6 +239,28 @@ fn long_values_are_whole_wherever_the_bytes_are_cut() {
 }
 
 #[test]
+fn a_failed_tls_handshake_is_counted() {
+    let store = Arc::new(Store::open(spillway_store::Config::embedded(64 << 20)).unwrap());
+    let access = Arc::new(only(store.add_client(ClientConfig::default()).unwrap()));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (ours, theirs) = keys();
+    let listeners = vec![Listener::Tcp(listener, Some(ours))];
+    let _server = Server::start(listeners, store, access.clone(), known()).unwrap();
+    let mut good = StreamOwned::new(theirs.connection().unwrap(), connect(address));
+    good.write_all(b"AUTH name secret\r\n").unwrap();
+    expect(&mut good, b"+OK\r\n");
+    // One that goes away has failed at nothing.
+    drop(connect(address));
+    let mut plain = connect(address);
+    plain.write_all(b"AUTH name secret\r\nPING\r\n").unwrap();
+    // A reset is an end, too.
+    let _ = read_until_closed(&mut plain);
+    until("the failure to be counted", || access.failures() > 0);
+    assert_eq!(access.failures(), 1);
+}
+
+#[test]
 fn inside_tls_a_client_of_this_host_is_a_stranger_too() {
     let (ours, theirs) = keys();
     let (_server, address) = start_with(known(), Some(ours));
