@@ -158,6 +158,7 @@ impl ClientRegistry {
             tracing::warn!(client = settings.name, "not admitted: {error}");
             return Err(Denied::Unknown);
         }
+        state.visits.come(&settings.name, &settings.who);
         Ok(state.clients.len() - 1)
     }
 }

@@ -26,6 +26,7 @@ mod settings;
 mod stream;
 mod transfer;
 mod views;
+mod visits;
 
 pub use error::Error;
 pub use journal::Journal;

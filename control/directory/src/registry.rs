@@ -17,6 +17,7 @@ use crate::journal::{Journal, LoanRecord, ManagerRecord, Record};
 use crate::program::Registry;
 use crate::settings::{BlockSettings, ClientSettings, Policy, Who};
 use crate::views::{ClientView, Origin, Refusals};
+use crate::visits::Visits;
 
 /// The daemon's clients by name.
 #[derive(Debug)]
@@ -50,6 +51,7 @@ pub(crate) struct RegistryState {
     /// Paged programs.
     pub(crate) programs: Registry,
     pub(crate) refusals: Refusals,
+    pub(crate) visits: Visits,
     journal: Journal,
 }
 
@@ -155,6 +157,7 @@ impl ClientRegistry {
             disks: Vec::new(),
             programs,
             refusals: Refusals::default(),
+            visits: Visits::new(),
             journal,
         };
         state.remember()?;

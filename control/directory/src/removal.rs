@@ -113,9 +113,7 @@ impl ClientRegistry {
             }
             let name = state.clients[at].name.clone();
             match self.remove(&mut state, at) {
-                Ok(()) => {
-                    tracing::info!(client = name, "removed: its connections ended a while ago")
-                }
+                Ok(()) => state.visits.gone(&name),
                 Err(error) => {
                     tracing::warn!(client = name, "can't be removed: {error}");
                     at += 1;

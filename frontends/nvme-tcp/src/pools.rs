@@ -324,7 +324,7 @@ fn create(target: &Target, client: &ProvenClient, data: &[u8]) -> Outcome {
     let CreatePool(spec) = CreatePool::decode(data).map_err(|_| Status::INVALID_FIELD.finally())?;
     let pool = store.create_pool(client.id, spec).map_err(|error| store_failure(&error))?;
     let number = number(store, client, pool)?;
-    target.pool_log.line(format_args!("client {}: pool {number} is made", client.id.0));
+    target.pool_log.line_of(client.id, format_args!("pool {number} is made"));
     Ok(number)
 }
 
@@ -356,7 +356,6 @@ fn destroy(target: &Target, client: &ProvenClient, number: u32) -> Outcome {
         Sharing::Shared { .. } => store.leave_pool(pool.id),
     };
     done.map_err(|error| store_failure(&error))?;
-    let line = format_args!("client {}: pool {number} is given up", client.id.0);
-    target.pool_log.line(line);
+    target.pool_log.line_of(client.id, format_args!("pool {number} is given up"));
     Ok(0)
 }

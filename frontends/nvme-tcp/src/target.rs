@@ -69,13 +69,13 @@ impl Target {
         getrandom(&mut first_id, GetRandomFlags::empty())?;
         Ok(Arc::new(Self {
             store,
+            pool_log: PoolLog::new("NVMe/TCP", Arc::clone(&access)),
             access,
             exports,
             controllers: Controllers::new(u16::from_ne_bytes(first_id)),
             pools_nqn: config.pools_nqn(),
             blocks_nqn: config.blocks_nqn(),
             config,
-            pool_log: PoolLog::new("NVMe/TCP"),
             latencies: Arc::new(Latencies::new(COMMANDS)),
             quotas: Quotas::default(),
             damaged: AtomicU64::new(0),

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spillway_serving::PoolLog;
 use spillway_store::{ClientId, Key, Lifetime, PoolId, PoolInfo, PoolSpec, Put, Sharing, Store};
+use spillway_types::Access;
 
 use crate::database::Database;
 use crate::opening;
@@ -149,8 +150,8 @@ impl Keyspace {
 
     fn make(&self, number: u32) -> Result<(PoolId, u64), Trouble> {
         let seed = random();
-        self.pool_log
-            .line(format_args!("client {}: a pool is made for database {number}", self.client.0));
+        let what = format_args!("a pool is made for database {number}");
+        self.pool_log.line_of(self.client, what);
         if self.lifetime == Lifetime::Ephemeral {
             let uuid = self.uuid(number);
             self.store.authorise(self.client, uuid)?;
@@ -183,8 +184,8 @@ pub struct Keyspaces {
 
 impl Keyspaces {
     /// An empty set of databases in `store`.
-    pub fn new(store: Arc<Store>, lifetime: Lifetime) -> Self {
-        let pool_log = Arc::new(PoolLog::new("RESP"));
+    pub fn new(store: Arc<Store>, access: Arc<dyn Access>, lifetime: Lifetime) -> Self {
+        let pool_log = Arc::new(PoolLog::new("RESP", access));
         Self { store, lifetime, pool_log, clients: Mutex::default() }
     }
 

@@ -90,7 +90,7 @@ impl Shared {
     /// The state of a server without connections.
     pub fn new(store: Arc<Store>, access: Arc<dyn Access>, config: Config) -> Self {
         Self {
-            keyspaces: Keyspaces::new(store, config.lifetime),
+            keyspaces: Keyspaces::new(store, Arc::clone(&access), config.lifetime),
             access,
             places: Places::new(config.connections_max),
             config,

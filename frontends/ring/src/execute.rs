@@ -306,7 +306,7 @@ impl<'a> Session<'a> {
         let CreatePool(spec) = CreatePool::decode(&sent).map_err(Error::from)?;
         let pool = self.store.create_pool(self.client, spec)?;
         let number = self.number(pool)?;
-        self.log.line(format_args!("client {}: pool {number} is made", self.client.0));
+        self.log.line_of(self.client, format_args!("pool {number} is made"));
         Ok(number)
     }
 
@@ -317,7 +317,7 @@ impl<'a> Session<'a> {
             done => done?,
         }
         let number = command.namespace;
-        self.log.line(format_args!("client {}: pool {number} is given up", self.client.0));
+        self.log.line_of(self.client, format_args!("pool {number} is given up"));
         Ok(0)
     }
 

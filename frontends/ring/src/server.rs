@@ -165,7 +165,7 @@ impl Server {
             bound,
             pollers: Pollers::new(config.pollers_max, config.poll),
             latencies: Arc::new(Latencies::new(COMMANDS)),
-            pool_log: PoolLog::new("ring"),
+            pool_log: PoolLog::new("ring", access.clone()),
             stopping: AtomicBool::new(false),
         });
         let complaints = Arc::new(Complaints::new("ring"));
