@@ -24,6 +24,7 @@ pub fn check(disks: &[config::Disk]) -> Result<(), Error> {
         spillway_vhost_user_blk::check(
             disk.backing.as_deref().unwrap_or(Path::new("")),
             disk.size_bytes,
+            disk.kind,
         )
         .map_err(|error| Error::new(format!("disk '{}': {error}", disk.name)))?;
     }

@@ -1,6 +1,7 @@
 //! Hardens the process: no core dumps, locked memory, few capabilities.
 
 use anyhow::Context;
+use rustix::io::Errno;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, configure_io_flusher_behavior, getrlimit,
@@ -66,12 +67,27 @@ pub fn try_lock(how: MlockAllFlags) -> Result<(), String> {
     let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | how) else {
         return Ok(());
     };
-    let limit = getrlimit(Resource::Memlock).current;
-    Err(format!(
-        "can't lock memory ({error}): the limit on locked memory is {}; raise it with LimitMEMLOCK=infinity \
-         in the unit or ulimit -l unlimited",
-        limit.map_or_else(|| "none".to_owned(), |bytes| spillway_types::Size(bytes).to_string())
-    ))
+    Err(cant_lock(&error.to_string(), getrlimit(Resource::Memlock).current))
+}
+
+fn cant_lock(why: &str, limit: Option<u64>) -> String {
+    let limit =
+        limit.map_or_else(|| "none".to_owned(), |bytes| spillway_types::Size(bytes).to_string());
+    format!(
+        "can't lock memory ({why}): the limit on locked memory is {limit}; raise it with LimitMEMLOCK=infinity \
+         in the unit or ulimit -l unlimited"
+    )
+}
+
+/// Why a daemon that this process starts can't lock `bytes` and its own memory, as far as that is known before.
+pub fn lock_refused(bytes: u64) -> Option<String> {
+    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.permitted);
+    // Either it needs no limit, or it raises it.
+    if has.intersects(CapabilitySet::IPC_LOCK | CapabilitySet::SYS_RESOURCE) {
+        return None;
+    }
+    let limit = getrlimit(Resource::Memlock).maximum?;
+    (limit < bytes).then(|| cant_lock(&Errno::NOMEM.to_string(), Some(limit)))
 }
 
 /// Drops the capabilities that the running daemon does not need, and returns those that it keeps. A daemon without

@@ -8,10 +8,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::net::SocketType;
 
 use crate::config::{Config, Disk, Error};
-use crate::sockets::{Bound, Handed, tcp};
+use crate::sockets::{self, Bound, Handed, tcp};
 
 /// Every user may connect; the daemon identifies the peer afterwards.
 const EVERYONE: u32 = 0o666;
@@ -42,6 +43,28 @@ pub struct Listeners {
     /// All of them by setting and address, for the log.
     pub places: Vec<String>,
     pub bound: Bound,
+}
+
+/// Checks that other users can't change the directories of the sockets.
+///
+/// # Errors
+/// They can.
+pub fn check(config: &Config, user: u32) -> Result<(), Error> {
+    let listen = &config.listen;
+    let own = [&listen.ring, &listen.programs, &listen.nbd, &listen.resp, &listen.api];
+    let own = own.into_iter().flatten().map(|path| listen.path(path));
+    let mut all = own.chain(config.disks.iter().map(|disk| disk.socket(listen)));
+    all.try_for_each(|path| sockets::check(&path, user))
+}
+
+/// A line for each disk whose socket this process can't give to the disk's group, with these groups.
+pub fn foreign_groups(config: &Config, groups: &[u32]) -> Vec<String> {
+    let foreign = config.disks.iter().filter_map(|disk| {
+        let gid = disk.gid.filter(|&gid| !groups.contains(&(gid as u32)))?;
+        let path = disk.socket(&config.listen);
+        Some(cant_open(disk, &path, gid, &Errno::PERM.to_string()).to_string())
+    });
+    foreign.collect()
 }
 
 impl Listeners {
@@ -147,11 +170,12 @@ fn open_to_group(disk: &Disk, path: &Path) -> Result<(), Error> {
         chown(path, None, Some(gid as u32))?;
         fs::set_permissions(path, Permissions::from_mode(OWNER_AND_GROUP))
     };
-    open().map_err(|error| {
-        Error::new(format!(
-            "disk '{}': can't give {} to group {gid}: {error}; the daemon's user must be in it",
-            disk.name,
-            path.display()
-        ))
-    })
+    open().map_err(|error| cant_open(disk, path, gid, &error.to_string()))
+}
+
+fn cant_open(disk: &Disk, path: &Path, gid: u64, why: &str) -> Error {
+    let (name, path) = (&disk.name, path.display());
+    Error::new(format!(
+        "disk '{name}': can't give {path} to group {gid}: {why}; the daemon's user must be in it"
+    ))
 }

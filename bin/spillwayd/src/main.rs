@@ -40,7 +40,7 @@ use anyhow::Context;
 use clap::Parser;
 
 use crate::arguments::{Arguments, Format};
-use crate::config::{Config, DeviceUse};
+use crate::config::{Config, DeviceUse, MemoryLock};
 use crate::frontends::Secrets;
 use crate::kept::Inherited;
 use crate::keys::Keys;
@@ -68,8 +68,10 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let config = arguments.read()?;
     if arguments.check {
-        check(&config)?;
-        for line in warnings::of(&config) {
+        let refusals = check(&config)?;
+        let refusals =
+            refusals.iter().map(|line| format!("a start by this user is refused: {line}"));
+        for line in warnings::of(&config).into_iter().chain(refusals) {
             eprintln!("warning: {line}");
         }
         return print("the configuration is good\n");
@@ -95,11 +97,14 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks for anything that a start would refuse. It binds no socket and takes no memory.
+/// Checks for anything that a start would refuse. It binds no socket and takes no memory. Returns a line for each thing
+/// that a start with this process's groups and limits would refuse: a service manager may give the daemon others.
 ///
 /// # Errors
 /// The first thing that is wrong.
-fn check(config: &Config) -> Result<(), config::Error> {
+fn check(config: &Config) -> Result<Vec<String>, config::Error> {
+    let (user, groups) = user::of_daemon(config)?;
+    listeners::check(config, user)?;
     let clients = config::Clients::new(config)?;
     let keys = Keys::read(config, &clients.clients)?;
     Secrets::new(&config.listen, &keys)?;
@@ -110,8 +115,12 @@ fn check(config: &Config) -> Result<(), config::Error> {
     store_disk::check(&config.store)?;
     capacity::check_reserved(&clients.blocks, own_bytes)?;
     disks::check(&config.disks)?;
-    user::check(config)?;
-    vm::check(config)
+    vm::check(config)?;
+    let mut refusals = groups.map_or_else(Vec::new, |own| listeners::foreign_groups(config, &own));
+    if config.process.lock_memory == MemoryLock::On || needs_helper(config) {
+        refusals.extend(hardening::lock_refused(own_bytes));
+    }
+    Ok(refusals)
 }
 
 /// Whether the configuration requires privileged changes of this host.

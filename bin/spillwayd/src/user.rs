@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, chown};
 
 use anyhow::Context;
-use rustix::process::{Gid, Resource, Rlimit, Uid, geteuid, setrlimit};
+use rustix::process::{Gid, Resource, Rlimit, Uid, getegid, geteuid, getgroups, setrlimit};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 
 use crate::config::{Config, Error};
@@ -21,28 +21,25 @@ struct User {
     groups: Vec<u32>,
 }
 
-/// Checks `process.user`.
+/// The user that the daemon runs as if this one starts it, and its groups: none for root, who may give files to any.
 ///
 /// # Errors
-/// There is no such user, or a part needs root's rights.
-pub fn check(config: &Config) -> Result<(), Error> {
-    wanted(config).map(drop)
+/// There is no user `process.user`, a part needs root's rights, or this process is neither root nor that user.
+pub fn of_daemon(config: &Config) -> Result<(u32, Option<Vec<u32>>), Error> {
+    if let Some(user) = other(config)? {
+        return Ok((user.uid, Some([vec![user.gid], user.groups].concat())));
+    }
+    let (own, group) = (geteuid(), getegid().as_raw());
+    let groups = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw);
+    Ok((own.as_raw(), (!own.is_root()).then(|| groups.chain([group]).collect())))
 }
 
 /// Changes to `process.user`, if it is set, before there are other threads.
 ///
 /// # Errors
-/// As [`check`]; or the process is neither root nor that user.
+/// As [`of_daemon`].
 pub fn change(config: &Config) -> anyhow::Result<()> {
-    let Some(user) = wanted(config)? else { return Ok(()) };
-    let own = geteuid();
-    if own.as_raw() == user.uid {
-        return Ok(());
-    }
-    if !own.is_root() {
-        let line = format!("process.user is {}, but user {own} started the daemon", user.uid);
-        return Err(Error::new(format!("{line}: only root can change to another user")).into());
-    }
+    let Some(user) = other(config)? else { return Ok(()) };
     // Only root may raise it. The daemon locks memory only if the limit permits it to the user.
     let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
     make_folder(config, &user).context("can't create listen.dir")?;
@@ -60,6 +57,19 @@ fn make_folder(config: &Config, user: &User) -> io::Result<()> {
         Ok(()) => chown(dir, Some(user.uid), Some(user.gid)),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// The user to change to, if that is another one.
+fn other(config: &Config) -> Result<Option<User>, Error> {
+    let own = geteuid();
+    let other = wanted(config)?.filter(|user| own.as_raw() != user.uid);
+    match other {
+        Some(user) if !own.is_root() => {
+            let line = format!("process.user is {}, but user {own} started the daemon", user.uid);
+            Err(Error::new(format!("{line}: only root can change to another user")))
+        }
+        other => Ok(other),
     }
 }
 

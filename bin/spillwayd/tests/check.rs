@@ -1,19 +1,34 @@
 //! `spillwayd --check` refuses what a start refuses, and changes nothing.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn check(dir: &Path, text: &str) -> Output {
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// A user and group without rights.
+const NOBODY: u32 = 65534;
+
+fn command(dir: &Path, text: &str) -> Command {
     let config = dir.join("spillwayd.toml");
     fs::write(&config, text).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
     command.arg("--check").arg("--config").arg(&config);
-    command.args(["--set", &format!("listen.dir={}", dir.join("run").display())]).output().unwrap()
+    command.args(["--set", &format!("listen.dir={}", dir.join("run").display())]);
+    command
+}
+
+fn check(dir: &Path, text: &str) -> Output {
+    command(dir, text).output().unwrap()
 }
 
 fn refused(dir: &Path, text: &str, words: &[&str]) {
-    let checked = check(dir, text);
+    says_refused(&check(dir, text), text, words);
+}
+
+fn says_refused(checked: &Output, text: &str, words: &[&str]) {
     let line = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert_eq!(checked.status.code(), Some(2), "{text}: {line}");
     assert_eq!(line.lines().count(), 1, "{text}: {line}");
@@ -58,6 +73,147 @@ fn what_a_start_refuses_is_refused() {
     let checked = check(dir, &good);
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     assert!(!dir.join("made").exists() && !dir.join("run").exists());
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// Whether this process may give files to others and run programs as they would.
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("skipped: only root can run a program as another user");
+    }
+    root
+}
+
+#[test]
+fn a_directory_of_sockets_that_others_can_change_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    set_mode(dir, 0o755);
+    let run = dir.join("run");
+    fs::create_dir(&run).unwrap();
+    set_mode(&run, 0o777);
+    refused(dir, "", &["every user may write", "run"]);
+    let disk = "[[client]]\nname = \"a\"\n[[disk]]\nname = \"d\"\nclient = \"a\"\n";
+    let elsewhere = format!("socket = \"{}/elsewhere/d.sock\"\n", dir.display());
+    fs::create_dir(dir.join("elsewhere")).unwrap();
+    set_mode(&dir.join("elsewhere"), 0o1777);
+    set_mode(&run, 0o755);
+    let disk = format!("{disk}backing = \"{}/made\"\nsize = \"1M\"\n", dir.display());
+    assert!(check(dir, &disk).status.success());
+    refused(dir, &(disk + &elsewhere), &["every user may write", "elsewhere"]);
+    if !is_root() {
+        return;
+    }
+    chown(&run, Some(1000), None).unwrap();
+    let checked = command(dir, "").uid(NOBODY).gid(NOBODY).output().unwrap();
+    says_refused(&checked, "", &["belongs to user 1000", "user 65534"]);
+    let other = "[process]\nuser = \"daemon\"\n";
+    says_refused(&check(dir, other), other, &["belongs to user 1000", "user 1,"]);
+    assert!(check(dir, "").status.success(), "a unit may start it as that user");
+    let checked = command(dir, other).uid(NOBODY).gid(NOBODY).output().unwrap();
+    says_refused(&checked, other, &["process.user is 1, but user 65534"]);
+}
+
+#[test]
+fn a_disk_s_files_are_looked_into() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    set_mode(dir, 0o755);
+    let (backing, map) = (dir.join("made"), dir.join("made.map"));
+    let text = format!(
+        "[[client]]\nname = \"a\"\n[[disk]]\nname = \"d\"\nclient = \"a\"\nbacking = \"{}\"\n",
+        backing.display()
+    );
+    fs::write(&backing, vec![0; 1 << 20]).unwrap();
+    let header = |version: u64, blocks: u64| {
+        let words = [version, blocks, 0, 0, 0].map(u64::to_le_bytes).concat();
+        fs::write(&map, [&b"SPILLDSK"[..], &words, &[0; 8192]].concat()).unwrap();
+    };
+    header(1, 256);
+    let before = fs::read(&map).unwrap();
+    let checked = check(dir, &text);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    assert_eq!(fs::read(&map).unwrap(), before);
+    header(2, 256);
+    refused(dir, &text, &["disk 'd'", "made.map", "another version"]);
+    header(1, 255);
+    refused(dir, &text, &["disk 'd'", "made.map", "another size"]);
+    if !is_root() {
+        return;
+    }
+    header(1, 256);
+    let as_nobody = || command(dir, &text).uid(NOBODY).gid(NOBODY).output().unwrap();
+    set_mode(&backing, 0o666);
+    set_mode(&map, 0o600);
+    says_refused(&as_nobody(), &text, &["disk 'd'", "made.map", "Permission denied"]);
+    set_mode(&map, 0o666);
+    set_mode(&backing, 0o600);
+    says_refused(&as_nobody(), &text, &["disk 'd'", "made: Permission denied"]);
+    fs::remove_file(&backing).unwrap();
+    let text = text + "size = \"1M\"\n";
+    let checked = command(dir, &text).uid(NOBODY).gid(NOBODY).output().unwrap();
+    says_refused(&checked, &text, &["disk 'd'", "made: Permission denied"]);
+}
+
+#[test]
+fn what_a_start_with_these_groups_and_limits_refuses_is_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let text = "[store]\ncapacity = \"64M\"\n[process]\nlock_memory = \"on\"\n[[client]]\nname = \"a\"\n\
+         [[disk]]\nname = \"d\"\nclient = \"a\"\nbacking = \"/tmp/none\"\nsize = \"1M\"\ngid = 12345\n";
+    if !is_root() {
+        return;
+    }
+    set_mode(dir, 0o755);
+    let checked = check(dir, text);
+    assert!(checked.status.success() && checked.stderr.is_empty(), "{checked:?}");
+    let mut by_nobody = command(dir, text);
+    let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+    // SAFETY: after the fork, it only makes one system call.
+    unsafe { by_nobody.pre_exec(move || Ok(setrlimit(Resource::Memlock, limit)?)) };
+    let checked = by_nobody.uid(NOBODY).gid(NOBODY).output().unwrap();
+    let lines = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success() && lines.lines().count() == 2, "{lines}");
+    let all = |words: &[&str]| {
+        lines.lines().any(|line| {
+            line.starts_with("warning: a start by this user is refused: ")
+                && words.iter().all(|word| line.contains(word))
+        })
+    };
+    assert!(all(&["disk 'd'", "d.vhost.sock to group 12345"]), "{lines}");
+    assert!(all(&["can't lock memory", "1.0 MiB"]), "{lines}");
+}
+
+#[test]
+fn the_section_pool_is_looked_into() {
+    let pool = PathBuf::from(format!("/dev/shm/spillway-check-{}", std::process::id()));
+    let dir = tempfile::tempdir().unwrap();
+    let text = |capacity: &str| {
+        format!(
+            "[store]\ncapacity = \"64M\"\n[sections]\ndir = \"{}\"\ncapacity = \"{capacity}\"\n\
+             [[vm]]\nname = \"v\"\nqmp = \"/nowhere\"\nboot = \"256M\"\nmost = \"256M\"\n",
+            pool.display()
+        )
+    };
+    let checked = check(dir.path(), &text("256M"));
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+    assert!(!pool.exists());
+    refused(dir.path(), &text("900T"), &["sections: ", "900"]);
+    fs::create_dir(&pool).unwrap();
+    fs::create_dir(pool.join("gone")).unwrap();
+    for (mode, words) in [(0o777, Some("others than its owner")), (0o700, None)] {
+        set_mode(&pool, mode);
+        let checked = check(dir.path(), &text("256M"));
+        let lines = String::from_utf8_lossy(&checked.stderr);
+        assert_eq!(checked.status.success(), words.is_none(), "{lines}");
+        assert!(words.is_none_or(|words| lines.contains(words)), "{lines}");
+    }
+    assert!(pool.join("gone").exists(), "a check removes nothing");
+    fs::remove_dir_all(&pool).unwrap();
 }
 
 #[test]

@@ -40,23 +40,34 @@ impl Backing {
     }
 }
 
-fn open_above(path: &Path) -> Result<OwnedFd, Error> {
+/// Opens the folder that contains a pool's.
+pub fn open_above(path: &Path) -> Result<OwnedFd, Error> {
     let parent = path.parent().unwrap_or(path);
     open(parent, FOLDER - OFlags::NOFOLLOW, Mode::empty()).map_err(Error::io("open", parent))
 }
 
-/// Opens and locks the pool's folder. Creates it if it does not exist.
-pub fn open_pool(path: &Path, group: Option<u32>) -> Result<(OwnedFd, Backing), Error> {
+/// Opens the pool's folder; none if it does not exist.
+pub fn open_existing(path: &Path) -> Result<Option<OwnedFd>, Error> {
     let folder = match open(path, FOLDER, Mode::empty()) {
-        Err(Errno::NOENT) => make_pool(path, group)?,
+        Err(Errno::NOENT) => return Ok(None),
         Err(Errno::NOTDIR | Errno::LOOP) => {
             let why = "it is not a folder, or a symbolic link to one";
             return Err(Error::Foreign { path: path.to_owned(), why });
         }
         folder => folder.map_err(Error::io("open", path))?,
     };
-    let backing = Backing::of(&folder, path)?;
+    Backing::of(&folder, path)?;
     check_owner(&folder, path)?;
+    Ok(Some(folder))
+}
+
+/// Opens and locks the pool's folder. Creates it if it does not exist.
+pub fn open_pool(path: &Path, group: Option<u32>) -> Result<(OwnedFd, Backing), Error> {
+    let folder = match open_existing(path)? {
+        Some(folder) => folder,
+        None => make_pool(path, group)?,
+    };
+    let backing = Backing::of(&folder, path)?;
     match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok((folder, backing)),
         Err(Errno::WOULDBLOCK) => Err(Error::Locked { dir: path.to_owned() }),

@@ -42,6 +42,46 @@ pub struct Settings {
     pub group: Option<u32>,
 }
 
+impl Settings {
+    /// Checks that [`Pool::open`] can use them. Changes nothing. Not found here: whether another process uses the pool,
+    /// and whether its folder can be created and given to the group.
+    ///
+    /// # Errors
+    /// Those of [`Pool::open`].
+    pub fn check(&self) -> Result<Backing, Error> {
+        self.check_sizes()?;
+        let backing = Backing::at(&self.dir)?;
+        self.check_section(backing.unit_bytes())?;
+        let Some(dir) = folder::open_existing(&self.dir)? else {
+            let above = folder::open_above(&self.dir)?;
+            backing.check_room(above, &self.dir, self.capacity_bytes)?;
+            return Ok(backing);
+        };
+        let mut accounts = Accounts::new(self.capacity_bytes);
+        let held = read_back(&dir, &self.dir, backing, &mut accounts)?.bytes;
+        backing.check_room(&dir, &self.dir, self.capacity_bytes.saturating_sub(held))?;
+        Ok(backing)
+    }
+
+    /// Checks the folder's path, and the sizes that no file system can serve.
+    fn check_sizes(&self) -> Result<(), Error> {
+        let Self { capacity_bytes, section_bytes, .. } = *self;
+        folder::check_path(&self.dir)?;
+        self.check_section(UNIT_BYTES)?;
+        if capacity_bytes < section_bytes {
+            return Err(Error::Capacity { capacity_bytes, section_bytes });
+        }
+        Ok(())
+    }
+
+    const fn check_section(&self, unit_bytes: u64) -> Result<(), Error> {
+        match self.section_bytes {
+            bytes if bytes > 0 && bytes.is_multiple_of(unit_bytes) => Ok(()),
+            section_bytes => Err(Error::SectionSize { section_bytes, unit_bytes }),
+        }
+    }
+}
+
 /// The host's memory for guests. Operations on one guest wait for each other; a large reservation for one guest does
 /// not delay another guest.
 #[derive(Debug)]
@@ -65,23 +105,17 @@ impl Pool {
     /// Each setting that can't be used has its own error; [`Error::Locked`] if another process uses the pool;
     /// [`Error::Foreign`] if the folder contains something else.
     pub fn open(settings: &Settings) -> Result<Self, Error> {
-        let Settings { capacity_bytes, section_bytes, .. } = *settings;
+        let Settings { capacity_bytes, .. } = *settings;
         let path = &settings.dir;
-        folder::check_path(path)?;
-        let check_section = |unit_bytes| match section_bytes {
-            0 => Err(Error::SectionSize { section_bytes, unit_bytes }),
-            _ if section_bytes.is_multiple_of(unit_bytes) => Ok(()),
-            _ => Err(Error::SectionSize { section_bytes, unit_bytes }),
-        };
-        check_section(UNIT_BYTES)?;
-        if capacity_bytes < section_bytes {
-            return Err(Error::Capacity { capacity_bytes, section_bytes });
-        }
+        settings.check_sizes()?;
         let (dir, backing) = folder::open_pool(path, settings.group)?;
-        check_section(backing.unit_bytes())?;
+        settings.check_section(backing.unit_bytes())?;
         let mut accounts = Accounts::new(capacity_bytes);
-        let held = read_back(&dir, path, backing, &mut accounts)?;
-        backing.check_room(&dir, path, capacity_bytes.saturating_sub(held))?;
+        let found = read_back(&dir, path, backing, &mut accounts)?;
+        for folder in found.empty {
+            folder::remove_guest(&dir, &folder)?;
+        }
+        backing.check_room(&dir, path, capacity_bytes.saturating_sub(found.bytes))?;
         let (settings, accounts) = (settings.clone(), Mutex::new(accounts));
         let pagemap = Pagemap::open().ok();
         let (turns, borrower) = Default::default();
@@ -406,14 +440,23 @@ impl Pool {
     }
 }
 
-/// Reads the accounts of all files, and removes empty folders. Returns the files' total.
+/// What a pool's folder has.
+#[derive(Default)]
+struct Found {
+    /// Bytes that its files hold.
+    bytes: u64,
+    /// Folders of guests without files.
+    empty: Vec<PathBuf>,
+}
+
+/// Reads the accounts of all files.
 fn read_back(
     dir: &OwnedFd,
     path: &Path,
     backing: Backing,
     accounts: &mut Accounts,
-) -> Result<u64, Error> {
-    let mut held = 0;
+) -> Result<Found, Error> {
+    let mut found = Found::default();
     for guest in folder::names(dir, path)? {
         let guest_path = path.join(&guest);
         let foreign = |path: &Path, why| Error::Foreign { path: path.to_owned(), why };
@@ -421,7 +464,7 @@ fn read_back(
         let folder = folder::open_guest(dir, &guest_path)?;
         let names = folder::names(&folder, &guest_path)?;
         if names.is_empty() {
-            folder::remove_guest(dir, &guest_path)?;
+            found.empty.push(guest_path.clone());
         }
         for name in names {
             let path = guest_path.join(&name);
@@ -435,8 +478,8 @@ fn read_back(
             };
             accounts.set(&guest, file, Account { bound, set_aside, ..Account::default() });
             // Counted memory is held by the guest itself.
-            held += if matches!(file, GuestFile::Counted(_)) { bound } else { allocated };
+            found.bytes += if matches!(file, GuestFile::Counted(_)) { bound } else { allocated };
         }
     }
-    Ok(held)
+    Ok(found)
 }

@@ -1,19 +1,22 @@
 //! The backing file of a disk: fully allocated, read and written by direct I/O.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, fdatasync, flock, open};
+use rustix::fs::{
+    Access, FallocateFlags, FlockOperation, Mode, OFlags, access, fallocate, fdatasync, flock, open,
+};
 use rustix::io::Errno;
 use spillway_platform::page_file::{self, PageFile};
 use spillway_store::PageBuf;
 use spillway_types::PAGE_BYTES;
 
 use crate::BYTES_MAX;
-use crate::config::DiskConfig;
+use crate::config::{DiskConfig, Kind};
 use crate::error::Error;
+use crate::map::Map;
 
 /// A disk's backing file.
 #[derive(Debug)]
@@ -108,26 +111,39 @@ impl Backing {
     }
 }
 
-/// Checks that a disk can be opened over a file that exists or would be created. Changes nothing.
+/// Checks that a disk can be opened over a file that exists or would be created, and its map. Changes nothing.
 ///
 /// # Errors
-/// Those of [`crate::Disk::open`] for the file. Not found here, only when the disk is opened: another process uses the
-/// file, the file system lacks space, or the permissions are wrong.
-pub fn check(path: &Path, bytes: u64) -> Result<(), Error> {
+/// Those of [`crate::Disk::open`] for the files. Not found here, only when the disk is opened: another process uses the
+/// file, or the file system lacks space.
+pub fn check(path: &Path, bytes: u64, kind: Kind) -> Result<(), Error> {
     let cant_open = |error| Error::Open { path: path.to_owned(), error };
     match path.metadata() {
         Ok(found) if !found.is_file() => Err(Error::NotAFile(path.to_owned())),
-        Ok(found) => length(path, bytes, found.len()).map(drop),
+        Ok(found) => {
+            let bytes = length(path, bytes, found.len())?;
+            OpenOptions::new().read(true).write(true).open(path).map_err(cant_open)?;
+            Map::check(&map_path(path), bytes / PAGE_BYTES as u64, kind)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound && bytes == 0 => {
             Err(Error::NoSize(path.to_owned()))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            folder.unwrap_or(Path::new(".")).metadata().map_err(cant_open)?;
+            let can_make =
+                access(folder.unwrap_or(Path::new(".")), Access::WRITE_OK | Access::EXEC_OK);
+            can_make.map_err(|error| cant_open(error.into()))?;
             length(path, bytes, 0).map(drop)
         }
         Err(error) => Err(cant_open(error)),
     }
+}
+
+/// The path of a disk's map.
+pub fn map_path(backing: &Path) -> PathBuf {
+    let mut path = backing.as_os_str().to_owned();
+    path.push(".map");
+    path.into()
 }
 
 /// A disk's length: `bytes`, or the file's length if `bytes` is 0.

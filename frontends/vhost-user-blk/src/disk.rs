@@ -35,7 +35,7 @@ use spillway_types::{ClientId, Get, Key, PAGE_BYTES, PoolId, PoolSpec, Put};
 
 use crate::ages::Ages;
 use crate::attachment::{Attachment, GuestState};
-use crate::backing::Backing;
+use crate::backing::{Backing, map_path};
 use crate::config::{DiskConfig, Kind};
 use crate::counters::{Counters, DiskStatistics};
 use crate::error::Error;
@@ -90,13 +90,12 @@ impl Disk {
     /// A file can't be used, or the store has no pool left.
     pub fn open(store: Arc<Store>, config: DiskConfig) -> Result<Self, Error> {
         let file = Backing::open(&config)?;
-        let mut path = config.backing.clone().into_os_string();
-        path.push(".map");
+        let path = map_path(&config.backing);
         if file.is_new() {
             // A map that belonged to another file would take the new file's zeros for written values.
             let _ = std::fs::remove_file(&path);
         }
-        let map = Map::open(path.as_ref(), file.blocks(), config.kind)?;
+        let map = Map::open(&path, file.blocks(), config.kind)?;
         let listed = if config.kind == Kind::Swap { file.blocks() } else { 0 };
         let mut disk = Self {
             store,

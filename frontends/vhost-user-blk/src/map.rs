@@ -71,6 +71,25 @@ struct Header {
 }
 
 impl Header {
+    /// The header of a new disk.
+    fn new(blocks: u64, kind: Kind) -> Self {
+        Self { blocks, kind: u64::from(kind == Kind::Cache), pool: 0 }
+    }
+
+    /// The pool in the header of a map's file; none if the file is new.
+    fn read(self, file: &File, path: &Path) -> Result<Option<u128>, Error> {
+        let wrong = |error: io::Error| Error::Open { path: path.to_owned(), error };
+        let found = file.metadata().map_err(wrong)?.len();
+        let mut start = [0; HEADER_BYTES];
+        let known = file.read_at(&mut start, 0).map_err(wrong)?;
+        // A daemon that was killed while it created the file left an empty header or one of zeros.
+        if start == [0; HEADER_BYTES] && (known == HEADER_BYTES || found == 0) {
+            return Ok(None);
+        }
+        let pool = self.decode(&start).map_err(|why| Error::Map { path: path.to_owned(), why })?;
+        Ok(Some(pool))
+    }
+
     fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -105,31 +124,33 @@ impl Header {
 }
 
 impl Map {
+    /// Checks that the file at `path`, if there is one, can be opened as a map. Changes nothing.
+    pub fn check(path: &Path, blocks: u64, kind: Kind) -> Result<(), Error> {
+        match OpenOptions::new().read(true).write(true).open(path) {
+            Ok(file) => Header::new(blocks, kind).read(&file, path).map(drop),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(Error::Open { path: path.to_owned(), error }),
+        }
+    }
+
     /// Opens the map at `path`, or creates one whose blocks are all nowhere.
     pub fn open(path: &Path, blocks: u64, kind: Kind) -> Result<Self, Error> {
         let wrong = |error: io::Error| Error::Open { path: path.to_owned(), error };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(path).map_err(wrong)?;
-        let header = Header { blocks, kind: u64::from(kind == Kind::Cache), pool: 0 };
+        let header = Header::new(blocks, kind);
         let listed = if kind == Kind::Swap { blocks as usize } else { 0 };
         let bytes = PLACES_START + listed as u64;
-        let found = file.metadata().map_err(wrong)?.len();
+        let known = header.read(&file, path)?;
         let mut map = Self { file, places: Box::default(), header };
-        // A daemon that was killed while it created the file left an empty header or one of zeros.
-        let mut start = [0; HEADER_BYTES];
-        let known = map.file.read_at(&mut start, 0).map_err(wrong)?;
-        let fresh = start == [0; HEADER_BYTES] && (known == HEADER_BYTES || found == 0);
-        if !fresh {
-            let pool = header.decode(&start);
-            map.header.pool = pool.map_err(|why| Error::Map { path: path.to_owned(), why })?;
-        }
+        map.header.pool = known.unwrap_or_default();
         // The file is allocated, so that no later change fails for lack of space.
         fallocate(&map.file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
             Error::Allocate { path: path.to_owned(), bytes, error: error.into() }
         })?;
         let mut places = vec![0; listed];
-        if fresh {
+        if known.is_none() {
             map.file.write_all_at(&header.encode(), 0).map_err(wrong)?;
         } else {
             map.file.read_exact_at(&mut places, PLACES_START).map_err(wrong)?;

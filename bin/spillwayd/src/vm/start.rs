@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use spillway_guests::Guest;
-use spillway_sections::{Backing, Pool, Settings};
+use spillway_sections::{Pool, Settings};
 use spillway_store::Store;
 use tokio::sync::Notify;
 
@@ -48,11 +48,22 @@ struct Inputs {
 /// # Errors
 /// It can't be used.
 pub fn check(config: &Config) -> Result<(), Error> {
-    let Some(dir) = config.sections.dir.as_ref().filter(|_| !config.vms.is_empty()) else {
+    if config.vms.is_empty() {
         return Ok(());
-    };
-    let backing = Backing::at(dir).map_err(|error| Error::new(format!("sections: {error}")))?;
+    }
+    let backing = pool_settings(config).check();
+    let backing = backing.map_err(|error| Error::new(format!("sections: {error}")))?;
     loan::check(backing, config.sections.lend_bytes)
+}
+
+fn pool_settings(config: &Config) -> Settings {
+    let sections = &config.sections;
+    Settings {
+        dir: sections.dir.clone().unwrap_or_default(),
+        capacity_bytes: sections.capacity_bytes,
+        section_bytes: sections.section_bytes,
+        group: sections.gid.map(|gid| gid as u32),
+    }
 }
 
 impl Prepared {
@@ -65,14 +76,10 @@ impl Prepared {
         if config.vms.is_empty() {
             return Ok(None);
         }
-        let dir = sections.dir.clone().unwrap_or_default();
-        let pool = Pool::open(&Settings {
-            dir: dir.clone(),
-            capacity_bytes: sections.capacity_bytes,
-            section_bytes: sections.section_bytes,
-            group: sections.gid.map(|gid| gid as u32),
-        })
-        .map_err(|error| Error::new(format!("sections: {error}")))?;
+        let settings = pool_settings(config);
+        let pool = Pool::open(&settings);
+        let pool = pool.map_err(|error| Error::new(format!("sections: {error}")))?;
+        let dir = settings.dir;
         let pool = Arc::new(pool);
         let loan = Loan::new(&pool, store, room)?;
         let hunger = Arc::new(Notify::new());
