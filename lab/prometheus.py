@@ -1,13 +1,17 @@
-"""A real Prometheus with the alerts of packaging/prometheus, for tests in which they fire."""
+"""A real Prometheus with the alerts of packaging/prometheus, for tests in which they fire, and the dashboard of
+packaging/grafana."""
 
 import json
 import re
 import subprocess
+import urllib.error
+import urllib.parse
 import urllib.request
 
 import lab
 
 RULES = lab.LAB.parent / "packaging/prometheus/spillway.rules.yml"
+DASHBOARD = lab.LAB.parent / "packaging/grafana/spillway.json"
 TOOLS = lab.LAB / "cache/prometheus/usr/bin"
 # What the alerts wait for is minutes. Here it is seconds.
 SECONDS = {"5m": "5s", "10m": "5s", "15m": "5s", "30m": "5s"}
@@ -66,6 +70,15 @@ scrape_configs:
         count = int(answer["result"][0]["value"][1]) if answer and answer["result"] else 0
         self.first = getattr(self, "first", count)
         return count - self.first if self._scraped() else 0
+
+    def query(self, expression):
+        """The samples of an expression. Fails if Prometheus does not understand it."""
+        query = urllib.parse.urlencode({"query": expression})
+        try:
+            answer = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/api/v1/query?{query}", timeout=10).read()
+        except urllib.error.HTTPError as error:
+            lab.fail(f"{expression}: {error.read().decode()}")
+        return json.loads(answer)["data"]["result"]
 
     def firing(self):
         """The alerts that fire: labels and texts of each."""

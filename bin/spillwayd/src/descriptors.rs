@@ -1,7 +1,7 @@
 //! The limit on descriptors (RLIMIT_NOFILE), which all listeners share.
 //!
-//! Each front end bounds its connections. If the limit has room for all bounds together, a flood on one front end takes
-//! no descriptor from another.
+//! Each listener bounds its connections. The limit has room for all bounds together, so a flood on one listener takes
+//! no descriptor from another. If the usual bounds do not fit, each listener gets the same share of its own.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use spillway_api::ServerLimits;
@@ -19,49 +19,101 @@ const SOCKET: usize = 2;
 const OF_DISK: usize = 32;
 /// Most descriptors of a guest that the daemon resizes.
 const OF_VM: usize = 16;
+/// The fewest connections of a listener, however low the limit is.
+const LEAST: usize = 8;
 
-/// Raises the limit to the administrator's. Returns a line if that is too low for all connections together.
-pub fn raise_limit(config: &Config) -> Option<String> {
+/// The most connections of each listener of a front end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionBounds {
+    pub ring: usize,
+    pub programs: usize,
+    pub nbd: usize,
+    pub nvme: usize,
+    pub resp: usize,
+    /// The HTTP interface.
+    pub api: usize,
+    /// Messages of lending.
+    pub lend: usize,
+}
+
+impl Default for ConnectionBounds {
+    fn default() -> Self {
+        Self {
+            ring: spillway_ring::Config::default().connections_max,
+            programs: spillway_programs::Config::default().connections_max,
+            nbd: spillway_nbd::Config::default().connections_max,
+            nvme: spillway_nvme_tcp::Config::default().connections_max,
+            resp: spillway_resp::Config::default().connections_max,
+            api: ServerLimits::default().connections.slots.connections_max,
+            lend: spillway_lending_driver::peer_connections_max(),
+        }
+    }
+}
+
+impl ConnectionBounds {
+    /// Descriptors with all connections in use.
+    fn descriptors(&self, config: &Config) -> usize {
+        let listen = &config.listen;
+        let has_resp =
+            listen.resp.is_some() || listen.resp_tcp.is_some() || listen.resp_tls.is_some();
+        let listeners = [
+            (listen.ring.is_some(), self.ring * WITH_MEMORY),
+            (listen.programs.is_some(), self.programs * SOCKET),
+            (listen.nbd.is_some(), self.nbd * SOCKET),
+            (listen.nbd_tcp.is_some(), self.nbd * SOCKET),
+            (listen.nvme_tcp.is_some(), self.nvme * SOCKET),
+            (listen.nvme_tls.is_some(), self.nvme * SOCKET),
+            (has_resp, self.resp * SOCKET),
+            (listen.api.is_some(), self.api * SOCKET),
+            (listen.api_tcp.is_some(), self.api * SOCKET),
+            (listen.api_tls.is_some(), self.api * SOCKET),
+            (config.lend.is_on(), self.lend * SOCKET),
+        ];
+        listeners.iter().filter(|it| it.0).map(|it| it.1).sum()
+    }
+
+    /// The bounds for a limit: the usual ones, or a share of them.
+    fn fit(config: &Config, limit: usize) -> Self {
+        let usual = Self::default();
+        let wanted = usual.descriptors(config);
+        let room = limit.saturating_sub(others(config)).min(wanted);
+        let share = |connections: usize| (connections * room / wanted.max(1)).max(LEAST);
+        Self {
+            ring: share(usual.ring),
+            programs: share(usual.programs),
+            nbd: share(usual.nbd),
+            nvme: share(usual.nvme),
+            resp: share(usual.resp),
+            api: share(usual.api),
+            lend: share(usual.lend),
+        }
+    }
+}
+
+/// Most descriptors that are not a listener's.
+const fn others(config: &Config) -> usize {
+    OWN + config.disks.len() * OF_DISK + config.vms.len() * OF_VM
+}
+
+/// Raises the limit to the administrator's. Returns the bounds of the listeners, and a line if the limit is too low for
+/// the usual ones.
+pub fn raise_limit(config: &Config) -> (ConnectionBounds, Option<String>) {
     let limit = getrlimit(Resource::Nofile);
     // If it can't be raised, the present limit is compared.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    let limit = getrlimit(Resource::Nofile).current?;
-    let needed = needed(config) as u64;
-    (limit < needed).then(|| {
-        format!(
-            "the limit on open files is {limit}, and all connections together can take {needed}: a flood on one \
-             listener can keep the clients of others out; raise it with LimitNOFILE={needed} in the unit or ulimit -n"
-        )
-    })
-}
-
-/// Descriptors with all connections in use.
-fn needed(config: &Config) -> usize {
-    let listen = &config.listen;
-    let api = ServerLimits::default().connections.slots.connections_max;
-    let lend = spillway_lending_driver::peer_connections_max();
-    let nbd = spillway_nbd::Config::default().connections_max;
-    let nvme = spillway_nvme_tcp::Config::default().connections_max;
-    let resp = spillway_resp::Config::default().connections_max;
-    let has_resp = listen.resp.is_some() || listen.resp_tcp.is_some() || listen.resp_tls.is_some();
-    let listeners = [
-        (listen.ring.is_some(), spillway_ring::Config::default().connections_max * WITH_MEMORY),
-        (
-            listen.programs.is_some(),
-            spillway_programs::Config::default().connections_max * WITH_MEMORY,
-        ),
-        (listen.nbd.is_some(), nbd * SOCKET),
-        (listen.nbd_tcp.is_some(), nbd * SOCKET),
-        (listen.nvme_tcp.is_some(), nvme * SOCKET),
-        (listen.nvme_tls.is_some(), nvme * SOCKET),
-        (has_resp, resp * SOCKET),
-        (listen.api.is_some(), api * SOCKET),
-        (listen.api_tcp.is_some(), api * SOCKET),
-        (listen.api_tls.is_some(), api * SOCKET),
-        (config.lend.is_on(), lend * SOCKET),
-    ];
-    let connections: usize = listeners.iter().filter(|it| it.0).map(|it| it.1).sum();
-    OWN + connections + config.disks.len() * OF_DISK + config.vms.len() * OF_VM
+    let Some(limit) = getrlimit(Resource::Nofile).current else {
+        return (ConnectionBounds::default(), None);
+    };
+    let needed = (others(config) + ConnectionBounds::default().descriptors(config)) as u64;
+    if limit >= needed {
+        return (ConnectionBounds::default(), None);
+    }
+    let line = format!(
+        "the limit on open files is {limit}, and all connections together could take {needed}: each listener keeps \
+         fewer connections than usual, so that a flood on one leaves descriptors for the others; raise the limit with \
+         LimitNOFILE={needed} in the unit or ulimit -n"
+    );
+    (ConnectionBounds::fit(config, usize::try_from(limit).unwrap_or(usize::MAX)), Some(line))
 }
 
 #[cfg(test)]
@@ -71,11 +123,30 @@ mod tests {
 
     #[test]
     fn each_listener_counts() {
-        let by_default = needed(&read(None, &[]).unwrap());
+        let usual = ConnectionBounds::default();
         let mut config = read(None, &[]).unwrap();
+        let by_default = usual.descriptors(&config);
         config.listen.nbd_tcp = Some("127.0.0.1:0".parse().unwrap());
-        assert_eq!(needed(&config), by_default + 2 * 256);
+        assert_eq!(usual.descriptors(&config), by_default + 2 * 256);
         config.listen.ring = None;
-        assert_eq!(needed(&config), by_default + 2 * 256 - 6 * 512);
+        assert_eq!(usual.descriptors(&config), by_default + 2 * 256 - 6 * 512);
+    }
+
+    #[test]
+    fn bounds_fit_the_limit() {
+        let mut config = read(None, &[]).unwrap();
+        assert_eq!(ConnectionBounds::fit(&config, 1 << 20), ConnectionBounds::default());
+        config.listen.resp = Some("resp.sock".into());
+        config.listen.nvme_tcp = Some("127.0.0.1:0".parse().unwrap());
+        for limit in [1024, 2000, 4096, 10_000] {
+            let bounds = ConnectionBounds::fit(&config, limit);
+            let used = OWN + bounds.descriptors(&config);
+            assert!(used <= limit && used >= limit * 9 / 10, "{limit}: {used}, {bounds:?}");
+        }
+        assert_eq!(
+            ConnectionBounds::fit(&config, 64).api,
+            LEAST,
+            "too low a limit leaves a few of each"
+        );
     }
 }

@@ -8,12 +8,13 @@ use anyhow::Context;
 use spillway_directory::ClientRegistry;
 use spillway_nbd::{Listener, TlsMode};
 use spillway_nvme_tcp::Target;
-use spillway_serving::Latencies;
+use spillway_serving::{ConnectionCounts, Latencies};
 use spillway_tls::ServerSettings;
 use spillway_types::Access;
 use spillway_vhost_user_blk::Disk;
 
 use crate::config::{Config, Error, Listen};
+use crate::descriptors::ConnectionBounds;
 use crate::keys::Keys;
 use crate::listeners::Listeners;
 
@@ -37,6 +38,8 @@ pub struct Measured {
     pub nvme: Option<Weak<Target>>,
     /// The latencies of commands, with the name of their front end. Several servers can have one name.
     pub latencies: Vec<(&'static str, Arc<Latencies>)>,
+    /// Counts of connections, with the name of their front end. Several servers can have one name.
+    pub connections: Vec<(&'static str, Arc<ConnectionCounts>)>,
 }
 
 /// The servers' parameters beside their sockets.
@@ -100,7 +103,18 @@ impl Frontends {
         let all = ring.chain(nvme).chain(nbd).chain(its_resp).chain(disks);
         let latencies = all.map(|(name, latencies)| (name, Arc::clone(latencies))).collect();
         let target = self.nvme.first().map(|server| Arc::downgrade(server.target()));
-        Measured { resp, nvme: target, latencies }
+        let connections = self.connections();
+        Measured { resp, nvme: target, latencies, connections }
+    }
+
+    fn connections(&self) -> Vec<(&'static str, Arc<ConnectionCounts>)> {
+        let ring = self.ring.iter().map(|server| ("ring", server.counts()));
+        let programs = self.programs.iter().map(|server| ("programs", server.counts()));
+        let nvme = self.nvme.iter().map(|server| ("nvme-tcp", server.counts()));
+        let nbd = self.nbd.iter().map(|server| ("nbd", server.counts()));
+        let resp = self.resp.iter().map(|server| ("resp", server.shared().places.counts()));
+        let all = ring.chain(programs).chain(nvme).chain(nbd).chain(resp);
+        all.map(|(name, counts)| (name, Arc::clone(counts))).collect()
     }
 
     /// The ring's server, which also serves windows of guests.
@@ -116,19 +130,19 @@ impl Frontends {
         listeners: &mut Listeners,
         client_registry: &Arc<ClientRegistry>,
         secrets: Secrets,
-        config: &Config,
+        (config, bounds): (&Config, ConnectionBounds),
         disks: &[Arc<Disk>],
     ) -> anyhow::Result<Self> {
         let mut frontends = Self::default();
         let access: Arc<dyn Access> = client_registry.clone();
         if let Some(listener) = listeners.ring.take() {
             let store = Arc::clone(client_registry.store());
-            let config = spillway_ring::Config::default();
+            let config = spillway_ring::Config::of(bounds.ring);
             let server = spillway_ring::Server::start(listener, store, access.clone(), config);
             frontends.ring = Some(Arc::new(server.context("can't serve the ring")?));
         }
         if let Some(listener) = listeners.programs.take() {
-            let config = spillway_programs::Config::default();
+            let config = spillway_programs::Config { connections_max: bounds.programs };
             let server =
                 spillway_programs::Server::start(listener, client_registry.clone(), config);
             frontends.programs = Some(server.context("can't serve programs")?);
@@ -136,7 +150,8 @@ impl Frontends {
         let local = listeners.nbd.take().map(|it| (Listener::Unix(it), Default::default()));
         let tcp =
             listeners.nbd_tcp.take().map(|it: TcpListener| (Listener::Tcp(it), secrets.nbd_tcp));
-        for (listener, config) in local.into_iter().chain(tcp) {
+        for (listener, mut config) in local.into_iter().chain(tcp) {
+            config.connections_max = bounds.nbd;
             let exports = client_registry.clone();
             let server = spillway_nbd::Server::start(listener, access.clone(), exports, config);
             frontends.nbd.push(server.context("can't serve NBD")?);
@@ -146,7 +161,9 @@ impl Frontends {
         let nvme: Vec<_> = plain.into_iter().chain(inside_tls).collect();
         if !nvme.is_empty() {
             let store = Arc::clone(client_registry.store());
-            let target = Target::new(store, access, client_registry.clone(), secrets.nvme_tcp)?;
+            let config =
+                spillway_nvme_tcp::Config { connections_max: bounds.nvme, ..secrets.nvme_tcp };
+            let target = Target::new(store, access, client_registry.clone(), config)?;
             let told = Arc::downgrade(&target);
             client_registry.watch(move |client| {
                 if let Some(target) = told.upgrade() {
@@ -158,7 +175,8 @@ impl Frontends {
                 frontends.nvme.push(server.context("can't serve NVMe/TCP")?);
             }
         }
-        frontends.resp = resp(listeners, client_registry, secrets.resp_tls, config)?;
+        let settings = (config, bounds.resp);
+        frontends.resp = resp(listeners, client_registry, secrets.resp_tls, settings)?;
         let listening = listeners.disks.drain(..).zip(disks).zip(&config.disks);
         for ((listener, disk), settings) in listening {
             let queues = settings.queues as u16;
@@ -174,7 +192,7 @@ fn resp(
     listeners: &mut Listeners,
     client_registry: &Arc<ClientRegistry>,
     tls: Option<ServerSettings>,
-    config: &Config,
+    (config, connections_max): (&Config, usize),
 ) -> anyhow::Result<Option<spillway_resp::Server>> {
     use spillway_resp::Listener;
     let local = listeners.resp.take().map(Listener::Unix);
@@ -186,6 +204,7 @@ fn resp(
     }
     let name = config.listen.resp_tcp_name.clone();
     let settings = spillway_resp::Config {
+        connections_max,
         lifetime: config.resp.lifetime,
         loopback_name: Some(name).filter(|name| !name.is_empty()),
         stall_timeout: Duration::from_secs(config.resp.stall_timeout_s),

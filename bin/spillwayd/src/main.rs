@@ -84,7 +84,8 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     log::start();
     let inherited = Inherited::take()?;
-    if let Some(line) = descriptors::raise_limit(&config) {
+    let (bounds, line) = descriptors::raise_limit(&config);
+    if let Some(line) = line {
         tracing::warn!("{line}");
     }
     // The helper keeps the privileges that the daemon drops.
@@ -92,7 +93,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if config.lend.borrows() {
         hardening::serve_page_out();
     }
-    let parts = Parts::open(config, inherited, helper)?;
+    let parts = Parts::open(config, inherited, helper, bounds)?;
     run::run(parts, arguments)?;
     Ok(ExitCode::SUCCESS)
 }

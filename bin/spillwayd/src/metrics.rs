@@ -7,10 +7,11 @@ use spillway_api::types::{LendStatus, VmList, VmStatus};
 use spillway_directory::{ClientRegistry, ProgramSeries};
 use spillway_manager::Policy;
 use spillway_metrics::{
-    BuildSample, ClientSample, CommandSample, DiskSample, LendDeviceSample, LendPeerSample,
-    LendSample, PolicySample, ProgramSample, RefusedSample, RespSample, Sample, SectionsSample,
-    SharingSample, StoreDiskSample, StoreSample, VmSample,
+    BuildSample, ClientSample, CommandSample, ConnectionSample, DiskSample, LendDeviceSample,
+    LendPeerSample, LendSample, PolicySample, ProgramSample, RefusedSample, RespSample, Sample,
+    SectionsSample, SharingSample, StoreDiskSample, StoreSample, VmSample,
 };
+use spillway_serving::Refusal;
 use spillway_types::PAGE_BYTES;
 use spillway_vhost_user_blk::{Disk, GuestState};
 
@@ -121,6 +122,7 @@ pub fn text(
                 .and_then(|its| its.nvme.as_ref()?.upgrade())
                 .map(|target| target.damaged()),
         },
+        connections: frontends.map(connections).unwrap_or_default(),
         commands: frontends.map(commands).unwrap_or_default(),
         clients: clients.collect(),
         programs: programs.collect(),
@@ -145,6 +147,25 @@ pub fn text(
         }),
         vms: guests.map(|guests| guests.vms.iter().map(vm).collect()).unwrap_or_default(),
     })
+}
+
+/// The connections of each front end. Those of servers with the same name are one front end's.
+fn connections(frontends: &Measured) -> Vec<ConnectionSample> {
+    let mut samples = Vec::<ConnectionSample>::new();
+    for &(front_end, ref counts) in &frontends.connections {
+        let refused = Refusal::ALL.map(|why| (why.name(), counts.refused(why)));
+        let same = samples.iter_mut().find(|sample| sample.front_end == front_end);
+        let Some(sample) = same else {
+            let (open, refused) = (counts.open(), refused.to_vec());
+            samples.push(ConnectionSample { front_end, open, refused });
+            continue;
+        };
+        sample.open += counts.open();
+        for ((_, sum), (_, more)) in sample.refused.iter_mut().zip(refused) {
+            *sum += more;
+        }
+    }
+    samples
 }
 
 /// The latencies of each front end. Those of servers with the same name are one front end's.

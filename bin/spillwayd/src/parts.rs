@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::arguments::COMMIT;
 use crate::config::{self, Clients, Config, Listen};
+use crate::descriptors::ConnectionBounds;
 use crate::frontends::{Measured, Secrets};
 use crate::kept::{self, Inherited};
 use crate::keys::{Keys, Tls};
@@ -34,6 +35,8 @@ pub struct Parts {
     pub limits: Limits,
     pub client_registry: Arc<ClientRegistry>,
     pub listeners: Listeners,
+    /// Most connections of each listener.
+    pub bounds: ConnectionBounds,
     pub daemon: Arc<Daemon>,
     /// Requests of the HTTP interface to reload the configuration.
     pub reloads: mpsc::Receiver<ReloadOutcome>,
@@ -59,6 +62,7 @@ impl Parts {
         config: Config,
         inherited: Inherited,
         helper: Option<Helper>,
+        bounds: ConnectionBounds,
     ) -> anyhow::Result<Self> {
         let (started, started_ms) = (Instant::now(), unix_ms());
         let clients = Clients::new(&config)?;
@@ -119,6 +123,7 @@ impl Parts {
             Some(listener) => {
                 let nqn = secrets.blocks_nqn();
                 let own = (&client_registry, room);
+                let listener = (listener, bounds.lend);
                 let parts = lend::lending_parts(&config, &keys, own, listener, nqn, helper)?;
                 Some(spillway_lending_driver::Prepared::new(parts)?)
             }
@@ -184,6 +189,7 @@ impl Parts {
             limits,
             client_registry,
             listeners,
+            bounds,
             daemon,
             reloads,
             secrets,

@@ -1,17 +1,19 @@
 //! Runs the parts until a signal ends them.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use rustix::thread::CapabilitySet;
 use spillway_api::ServerLimits;
+use spillway_serving::ConnectionCounts;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::arguments::Arguments;
 use crate::frontends::Frontends;
+use crate::listeners::Listeners;
 use crate::packing::Packing;
 use crate::parts::Parts;
 use crate::reclaim::Reclaim;
@@ -48,11 +50,16 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         &mut parts.listeners,
         &parts.client_registry,
         parts.secrets.clone(),
-        &parts.config,
+        (&parts.config, parts.bounds),
         &parts.disks,
     )?;
+    let http = HttpCounts::default();
+    let mut measured = frontends.measured(&parts.disks);
+    measured.connections.extend(http.of(&parts.listeners));
+    let lending = parts.lending.iter().map(|lending| ("lending", lending.connections().clone()));
+    measured.connections.extend(lending);
     // Set only here, once.
-    let _ = parts.measured.set(frontends.measured(&parts.disks));
+    let _ = parts.measured.set(measured);
     let disks = parts.disks.clone();
     let reclaim = Reclaim::start(parts.client_registry.clone(), disks.clone())?;
     let packing = Packing::start(parts.client_registry.store())?;
@@ -73,6 +80,7 @@ pub fn run(mut parts: Parts, arguments: &Arguments) -> anyhow::Result<()> {
         &reclaim,
         lending.as_ref(),
         guests.as_deref(),
+        &http,
     ));
     // Lending ends before the store from which it lends and the devices on which it borrows.
     drop(lending);
@@ -95,11 +103,12 @@ async fn control(
     reclaim: &Reclaim,
     lending: Option<&spillway_lending_driver::Lending>,
     guests: Option<&vm::Handle>,
+    http: &HttpCounts,
 ) -> anyhow::Result<()> {
     let mut stop = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    serve_api(&mut parts)?;
+    serve_api(&mut parts, http)?;
     let mut reloads = Reloads::new(&parts, arguments);
     let mut tick = every(TICK);
     let mut disk = Watch::default();
@@ -188,30 +197,55 @@ async fn received(signal: &mut Signal) {
     signal.recv().await;
 }
 
+/// Counts of the connections of the HTTP interface, of each listener.
+#[derive(Debug, Default)]
+struct HttpCounts {
+    socket: Arc<ConnectionCounts>,
+    tcp: Arc<ConnectionCounts>,
+    tls: Arc<ConnectionCounts>,
+}
+
+impl HttpCounts {
+    /// Those of the listeners that there are, with the names of their front ends.
+    fn of(
+        &self,
+        listeners: &Listeners,
+    ) -> impl Iterator<Item = (&'static str, Arc<ConnectionCounts>)> {
+        let all = [
+            (listeners.api.is_some(), "http", &self.socket),
+            (listeners.api_tcp.is_some(), "http", &self.tcp),
+            (listeners.api_tls.is_some(), "https", &self.tls),
+        ];
+        all.into_iter().filter(|it| it.0).map(|(_, name, counts)| (name, counts.clone()))
+    }
+}
+
 /// Each listener has its own connection limit, so that a flood over TCP does not block the socket.
-fn serve_api(parts: &mut Parts) -> anyhow::Result<()> {
+fn serve_api(parts: &mut Parts, counts: &HttpCounts) -> anyhow::Result<()> {
+    let limits = ServerLimits::of(parts.bounds.api);
     if let Some(listener) = parts.listeners.api.take() {
         listener.set_nonblocking(true)?;
         let router = spillway_api::router(parts.daemon.clone(), None);
         let listener = UnixListener::from_std(listener)?;
-        tokio::spawn(spillway_api::serve("HTTP", listener, router, ServerLimits::default()));
+        let counts = counts.socket.clone();
+        tokio::spawn(spillway_api::serve("HTTP", listener, router, limits, counts));
     }
     let keys = parts.keys.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(tokens) = keys.tokens.clone() else { return Ok(()) };
     let data = spillway_api::router(parts.daemon.clone(), Some(tokens));
     // The page needs no token: it contains no data.
     let router = spillway_web::router().merge(data);
-    let limits = ServerLimits::default();
     if let Some(listener) = parts.listeners.api_tcp.take() {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        tokio::spawn(spillway_api::serve("HTTP over TCP", listener, router.clone(), limits));
+        let (router, counts) = (router.clone(), counts.tcp.clone());
+        tokio::spawn(spillway_api::serve("HTTP over TCP", listener, router, limits, counts));
     }
     if let (Some(listener), Some(tls)) = (parts.listeners.api_tls.take(), &keys.tls) {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
-        let tls = tls.api.clone();
-        tokio::spawn(spillway_api::serve_tls("HTTPS", listener, tls, router, limits));
+        let (tls, counts) = (tls.api.clone(), counts.tls.clone());
+        tokio::spawn(spillway_api::serve_tls("HTTPS", listener, tls, router, limits, counts));
     }
     Ok(())
 }

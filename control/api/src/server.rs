@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use axum::extract::connect_info::ConnectInfo;
 use axum::{Extension, Router};
 use spillway_connections::{ConnectionLimits, ConnectionPermit, Connections, Deadlines, Listener};
+use spillway_serving::ConnectionCounts;
 use spillway_tls::ServerSettings;
 use spillway_types::Seldom;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -33,8 +34,16 @@ pub struct ServerLimits {
 
 impl Default for ServerLimits {
     fn default() -> Self {
+        Self::of(256)
+    }
+}
+
+impl ServerLimits {
+    /// The usual limits with so many connections.
+    #[must_use]
+    pub const fn of(connections_max: usize) -> Self {
         Self {
-            connections: ConnectionLimits::halves(256),
+            connections: ConnectionLimits::halves(connections_max),
             handshake: Duration::from_secs(5),
             deadlines: Deadlines {
                 // Programs poll every 10, 15, 30 or 60 s: an idle connection should survive until their next request.
@@ -47,13 +56,18 @@ impl Default for ServerLimits {
 
 /// Serves connections until its task ends. `name` is the listener's, for the log. A connection counts as authenticated
 /// after the first request that the [service](crate::router) permits.
-pub async fn serve<L>(name: &'static str, listener: L, router: Router, limits: ServerLimits)
-where
+pub async fn serve<L>(
+    name: &'static str,
+    listener: L,
+    router: Router,
+    limits: ServerLimits,
+    counts: Arc<ConnectionCounts>,
+) where
     L: Listener<Stream: AsyncRead + AsyncWrite + Unpin>,
     for<'a> Asker: From<&'a L::Stream>,
 {
     let server = Arc::new(Server::new(name, router, limits));
-    spillway_connections::accept(listener, server.connections(), |stream, place| {
+    spillway_connections::accept(listener, server.connections(counts), |stream, place| {
         let by = Asker::from(&stream);
         let server = Arc::clone(&server);
         async move { server.requests(stream, by, &place).await }
@@ -68,9 +82,10 @@ pub async fn serve_tls(
     tls: ServerSettings,
     router: Router,
     limits: ServerLimits,
+    counts: Arc<ConnectionCounts>,
 ) {
     let server = Arc::new(Server::new(name, router, limits));
-    spillway_connections::accept(listener, server.connections(), |stream, place| {
+    spillway_connections::accept(listener, server.connections(counts), |stream, place| {
         let by = Asker::from(&stream);
         let server = Arc::clone(&server);
         let acceptor = TlsAcceptor::from(tls.config());
@@ -121,8 +136,8 @@ impl Server {
         Self { name, router, limits, began: Instant::now(), lines: Mutex::default() }
     }
 
-    fn connections(&self) -> Arc<Connections> {
-        Connections::new(self.name, self.limits.connections)
+    fn connections(&self, counts: Arc<ConnectionCounts>) -> Arc<Connections> {
+        Connections::new(self.name, self.limits.connections, counts)
     }
 
     async fn requests<S>(&self, stream: S, by: Asker, place: &Arc<ConnectionPermit>)

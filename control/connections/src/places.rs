@@ -5,13 +5,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use spillway_types::{ConnectionSlots, Peer, Seldom, SeldomOfPeers, SlotLimits, Whose};
+use spillway_serving::{ConnectionCounts, CountedSlots, Refusal};
+use spillway_types::{Peer, Seldom, SeldomOfPeers, SlotLimits, Whose};
 use tokio::task::AbortHandle;
 
 /// Bounds on the connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// Of all connections, and of unauthenticated ones: see [`ConnectionSlots`].
+    /// Of all connections, and of unauthenticated ones: see [`ConnectionSlots`](spillway_types::ConnectionSlots).
     pub slots: SlotLimits,
     /// Of one peer, authenticated or not, so that a client with a token can't take all slots.
     pub of_peer_max: usize,
@@ -41,7 +42,7 @@ pub struct Connections {
 #[derive(Debug)]
 struct Open {
     next: u64,
-    slots: ConnectionSlots,
+    slots: CountedSlots,
     /// Connections that have not ended, including displaced ones.
     tasks: HashMap<u64, Task>,
 }
@@ -68,8 +69,12 @@ pub struct ConnectionPermit {
 
 impl Connections {
     /// No connections yet. The log uses the listener's name.
-    pub fn new(listener: &'static str, limits: ConnectionLimits) -> Arc<Self> {
-        let slots = ConnectionSlots::new(limits.slots);
+    pub fn new(
+        listener: &'static str,
+        limits: ConnectionLimits,
+        counts: Arc<ConnectionCounts>,
+    ) -> Arc<Self> {
+        let slots = CountedSlots::new(limits.slots, counts);
         Arc::new(Self {
             listener,
             limits,
@@ -85,8 +90,12 @@ impl Connections {
         let mut open = self.open();
         let own = open.tasks.values().filter(|task| task.peer == peer).count();
         let number = open.next;
-        let entered =
-            if own < self.limits.of_peer_max { open.slots.enter(number, peer).ok() } else { None };
+        let entered = if own < self.limits.of_peer_max {
+            open.slots.enter(number, peer).ok()
+        } else {
+            open.slots.counts().refuse(Refusal::Peer);
+            None
+        };
         let Some(gave_way) = entered else {
             drop(open);
             self.complain(peer, "too many connections: the new one is closed");

@@ -58,6 +58,7 @@ impl Programs for ClientRegistry {
     fn register(&self, who: Registration<'_>) -> Result<(ClientId, Orders), Denied> {
         let mut state = self.lock();
         if !state.lets_in(Identity::Peer { uid: who.uid, gid: who.gid, pid: who.pid }) {
+            state.refusals.unknown += 1;
             return Err(Denied::Unknown);
         }
         let of_user = state.programs.programs.iter().filter(|it| it.uid == who.uid).count();

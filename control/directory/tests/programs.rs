@@ -79,6 +79,7 @@ fn a_program_has_a_name_of_its_own_and_no_part_in_the_store() {
 fn only_users_that_would_be_let_in_are_counted_and_not_without_end() {
     let same = registry(Users::None);
     assert_eq!(same.register(who(1, 1, "a")), Err(Denied::Unknown));
+    assert_eq!(same.refusals().unknown, 1);
     let all = registry(Users::All);
     let first = all.register(who(1, 1, "a")).unwrap().0;
     let more = (2..10_000).take_while(|&pid| all.register(who(1, pid, "a")).is_ok()).count();

@@ -14,6 +14,7 @@ use spillway_lending::{Epoch, Event, HostId, Machine};
 use spillway_peers::outbox::Outbox;
 use spillway_peers::server::{ServerLimits, serve};
 use spillway_registry::{Host, Registry, etcd, listed};
+use spillway_serving::ConnectionCounts;
 use spillway_tls::{ClientSettings, ServerSettings};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
@@ -53,13 +54,15 @@ pub struct LendingParts {
     pub transport: Arc<dyn Transport>,
     /// The listener for other hosts' messages.
     pub listener: TcpListener,
+    /// Most connections of that listener.
+    pub connections_max: usize,
     /// The listener's keys.
     pub server: ServerSettings,
     /// Keys for messages to other hosts.
     pub client: ClientSettings,
 }
 
-/// Most connections of other hosts at a time.
+/// Most connections of other hosts at a time, unless descriptors are short.
 pub fn peer_connections_max() -> usize {
     ServerLimits::default().connections.slots.connections_max
 }
@@ -69,6 +72,8 @@ pub fn peer_connections_max() -> usize {
 pub struct Prepared {
     shared: Arc<Shared>,
     listener: TcpListener,
+    connections_max: usize,
+    connections: Arc<ConnectionCounts>,
     server: ServerSettings,
     client: ClientSettings,
     registry: Registry,
@@ -114,6 +119,8 @@ impl Prepared {
         Ok(Self {
             shared: Arc::new(shared),
             listener: parts.listener,
+            connections_max: parts.connections_max,
+            connections: Arc::default(),
             server: parts.server,
             client,
             registry,
@@ -122,6 +129,11 @@ impl Prepared {
             orders,
             asked,
         })
+    }
+
+    /// Counts of the connections of other hosts.
+    pub const fn connections(&self) -> &Arc<ConnectionCounts> {
+        &self.connections
     }
 
     /// The part that the HTTP interface uses.
@@ -171,8 +183,9 @@ impl Prepared {
         let server = self.server;
         match tokio::net::TcpListener::from_std(self.listener) {
             Ok(listener) => {
-                let limits = ServerLimits::default();
-                tokio::spawn(async move { serve(listener, &server, host, limits).await });
+                let limits = ServerLimits::of(self.connections_max);
+                let counts = self.connections;
+                tokio::spawn(async move { serve(listener, &server, host, limits, counts).await });
             }
             Err(error) => tracing::error!("can't receive messages of other hosts: {error}"),
         }

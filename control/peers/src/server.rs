@@ -15,6 +15,7 @@ use serde::Deserialize;
 use spillway_connections::{
     ConnectionLimits, ConnectionPermit, Connections, Deadlines, plain_answer,
 };
+use spillway_serving::{ConnectionCounts, Refusal as Refused};
 use spillway_tls::{ServerSettings, name_of};
 use spillway_types::SlotLimits;
 use tokio::net::{TcpListener, TcpStream};
@@ -43,11 +44,17 @@ pub struct ServerLimits {
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        const CONNECTIONS_MAX: usize = 1024;
+        Self::of(1024)
+    }
+}
+
+impl ServerLimits {
+    /// The usual limits with so many connections.
+    pub const fn of(connections_max: usize) -> Self {
         // The limit for each peer goes by its certificate, because several may share an address.
-        let slots = SlotLimits::quarters(CONNECTIONS_MAX);
+        let slots = SlotLimits::quarters(connections_max);
         Self {
-            connections: ConnectionLimits { slots, of_peer_max: CONNECTIONS_MAX },
+            connections: ConnectionLimits { slots, of_peer_max: connections_max },
             handshake: Duration::from_secs(5),
             deadlines: Deadlines { head: Duration::from_secs(60), stall: REQUEST },
         }
@@ -87,9 +94,10 @@ pub async fn serve(
     tls: &ServerSettings,
     host: Arc<dyn Host>,
     limits: ServerLimits,
+    counts: Arc<ConnectionCounts>,
 ) {
-    let counts = Arc::<Counts>::default();
-    let connections = Connections::new("lending", limits.connections);
+    let connections = Connections::new("lending", limits.connections, Arc::clone(&counts));
+    let counts = Arc::new(Counts { of_names: Mutex::default(), all: counts });
     spillway_connections::accept(listener, connections, |stream, place| {
         // The keys may have been renewed.
         let acceptor = TlsAcceptor::from(tls.config());
@@ -105,8 +113,11 @@ pub async fn serve(
 }
 
 /// Connections of each peer.
-#[derive(Debug, Default)]
-struct Counts(Mutex<HashMap<String, usize>>);
+#[derive(Debug)]
+struct Counts {
+    of_names: Mutex<HashMap<String, usize>>,
+    all: Arc<ConnectionCounts>,
+}
 
 /// One of a peer's connections.
 struct Counted {
@@ -116,9 +127,10 @@ struct Counted {
 
 impl Counts {
     fn enter(self: Arc<Self>, peer: &str) -> Option<Counted> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.of_names.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(peer.to_owned()).or_default();
         if *count >= CONNECTIONS_NAME_MAX {
+            self.all.refuse(Refused::Peer);
             return None;
         }
         *count += 1;
@@ -129,7 +141,7 @@ impl Counts {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let mut counts = self.counts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = self.counts.of_names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.peer) {
             *count -= 1;
             if *count == 0 {

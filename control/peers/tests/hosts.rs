@@ -12,6 +12,7 @@ use spillway_peers::outbox::Outbox;
 use spillway_peers::server::{Host, MESSAGE_BYTES_MAX, Refusal, ServerLimits, serve};
 use spillway_peers::spare::Question;
 use spillway_peers::{Contacts, Error, MESSAGES_PATH, SPARE_PATH, Spare};
+use spillway_serving::{ConnectionCounts, Refusal as Refused};
 use spillway_test_support::certificates::Authority;
 use spillway_test_support::sockets::unused_address;
 use spillway_tls::{ClientSettings, Versions};
@@ -54,16 +55,20 @@ impl Host for Lender {
 }
 
 async fn serving(authority: &Authority) -> (SocketAddr, Arc<Lender>) {
-    serving_within(authority, ServerLimits::default()).await
+    serving_within(authority, ServerLimits::default(), Arc::default()).await
 }
 
-async fn serving_within(authority: &Authority, limits: ServerLimits) -> (SocketAddr, Arc<Lender>) {
+async fn serving_within(
+    authority: &Authority,
+    limits: ServerLimits,
+    counts: Arc<ConnectionCounts>,
+) -> (SocketAddr, Arc<Lender>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let tls = authority.server("lender.test", Versions::Tls13);
     let lender = Arc::<Lender>::default();
     let host = lender.clone();
-    tokio::spawn(async move { serve(listener, &tls, host, limits).await });
+    tokio::spawn(async move { serve(listener, &tls, host, limits, counts).await });
     (address, lender)
 }
 
@@ -128,7 +133,7 @@ async fn closed(mut stream: TcpStream) {
 async fn half_a_handshake_is_not_waited_for() {
     let authority = Authority::new();
     let limits = ServerLimits { handshake: Duration::from_millis(100), ..Default::default() };
-    let (address, _lender) = serving_within(&authority, limits).await;
+    let (address, _lender) = serving_within(&authority, limits, Arc::default()).await;
     let mut half = TcpStream::connect(address).await.unwrap();
     half.write_all(&HALF_A_HANDSHAKE).await.unwrap();
     closed(half).await;
@@ -140,7 +145,8 @@ async fn those_who_show_no_certificate_keep_no_host_out() {
     let slots = SlotLimits { connections_max: 4, unproven_max: 2, unproven_of_peer_max: 2 };
     let connections = ConnectionLimits { slots, of_peer_max: 4 };
     let limits = ServerLimits { connections, handshake: TIME * 60, ..Default::default() };
-    let (address, _lender) = serving_within(&authority, limits).await;
+    let counts = Arc::<ConnectionCounts>::default();
+    let (address, _lender) = serving_within(&authority, limits, counts.clone()).await;
     let tls = authority.client("borrower.test", "lender.test");
     let mut first = Connection::open(address, Some(&tls), TIME).await.unwrap();
     let body = || message("borrower.test", "lender.test");
@@ -157,6 +163,29 @@ async fn those_who_show_no_certificate_keep_no_host_out() {
     for stream in silent.drain(..8) {
         closed(stream).await;
     }
+    assert!(counts.refused(Refused::Displaced) >= 8);
+    assert!((2..=4).contains(&counts.open()), "{counts:?}");
+}
+
+#[tokio::test]
+async fn a_certificate_has_so_many_connections_and_no_more() {
+    let authority = Authority::new();
+    let counts = Arc::<ConnectionCounts>::default();
+    let limits = ServerLimits::default();
+    let (address, _lender) = serving_within(&authority, limits, counts.clone()).await;
+    let tls = authority.client("borrower.test", "lender.test");
+    let mut kept = Vec::new();
+    for _ in 0..8 {
+        let mut connection = Connection::open(address, Some(&tls), TIME).await.unwrap();
+        let body = message("borrower.test", "elsewhere.test");
+        assert_eq!(status(post(&mut connection, body).await), 421);
+        kept.push(connection);
+    }
+    assert_eq!(counts.refused(Refused::Peer), 0);
+    let mut more = Connection::open(address, Some(&tls), TIME).await.unwrap();
+    let body = message("borrower.test", "elsewhere.test");
+    assert!(post(&mut more, body).await.is_err());
+    assert_eq!(counts.refused(Refused::Peer), 1);
 }
 
 #[tokio::test]

@@ -1,12 +1,14 @@
-//! What the servers of all protocols share: [`Latencies`] of their commands, and limits of log lines: [`Complaints`]
-//! about peers, [`PoolLog`] about pools.
+//! What the servers of all protocols share: [`Latencies`] of their commands, [`ConnectionCounts`], and limits of log
+//! lines: [`Complaints`] about peers, [`PoolLog`] about pools.
 
 #![forbid(unsafe_code)]
 
 mod complaints;
+mod connections;
 mod latency;
 mod pool_log;
 
 pub use complaints::Complaints;
+pub use connections::{ConnectionCounts, CountedSlots, Refusal};
 pub use latency::{BOUNDS_NS, CommandKind, Latencies, LatencyHistogram, Recorder};
 pub use pool_log::PoolLog;

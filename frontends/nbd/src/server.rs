@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spillway_block::Exports;
-use spillway_serving::{CommandKind, Complaints, Latencies};
-use spillway_types::{Access, ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
+use spillway_serving::{
+    CommandKind, Complaints, ConnectionCounts, CountedSlots, Latencies, Refusal,
+};
+use spillway_types::{Access, Peer, Seldom, SlotLimits, SlotsFull};
 
 use crate::config::Config;
 use crate::connection::{self, Shared};
@@ -40,6 +42,7 @@ const REQUESTS: &[CommandKind] = &[
 
 /// The open connections.
 struct Connections {
+    counts: Arc<ConnectionCounts>,
     open: Mutex<Open>,
     /// Notified when a connection ends.
     ended: Condvar,
@@ -47,13 +50,15 @@ struct Connections {
 
 struct Open {
     sockets: HashMap<u64, (Peer, Arc<Socket>)>,
-    slots: ConnectionSlots,
+    slots: CountedSlots,
 }
 
 impl Connections {
     fn new(connections_max: usize) -> Self {
-        let slots = ConnectionSlots::new(SlotLimits::quarters(connections_max));
-        Self { open: Mutex::new(Open { sockets: HashMap::new(), slots }), ended: Condvar::new() }
+        let counts = Arc::<ConnectionCounts>::default();
+        let slots = CountedSlots::new(SlotLimits::quarters(connections_max), counts.clone());
+        let open = Mutex::new(Open { sockets: HashMap::new(), slots });
+        Self { counts, open, ended: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -173,6 +178,11 @@ impl Server {
         self.connections.lock().sockets.len()
     }
 
+    /// Counts of its connections.
+    pub fn counts(&self) -> &Arc<ConnectionCounts> {
+        &self.connections.counts
+    }
+
     /// The latencies of its requests.
     pub const fn latencies(&self) -> &Arc<Latencies> {
         &self.latencies
@@ -248,6 +258,7 @@ impl Acceptor {
     fn take_in(&mut self, number: u64, socket: Socket) -> Result<(), Error> {
         let peer = socket.peer()?;
         if self.floods.is_one(peer, Instant::now()) {
+            self.connections.counts.refuse(Refusal::Peer);
             return Err(Error::Flood(peer));
         }
         let socket = Arc::new(socket);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
-use spillway_serving::Complaints;
+use spillway_serving::{Complaints, ConnectionCounts};
 use spillway_tls::ServerSettings;
 
 use crate::error::Error;
@@ -75,7 +75,12 @@ impl Server {
 
     /// The number of open connections.
     pub fn connections(&self) -> usize {
-        self.shared.connections.count()
+        self.counts().open() as usize
+    }
+
+    /// Counts of its connections.
+    pub fn counts(&self) -> &Arc<ConnectionCounts> {
+        self.shared.connections.counts()
     }
 
     /// Ends all connections and waits for their threads.

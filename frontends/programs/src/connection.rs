@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use spillway_platform::sys::PeerCredentials;
+use spillway_serving::{ConnectionCounts, Refusal};
 use spillway_types::{ClientId, Denied, Programs, Registration};
 use spillway_wire::programs::{Answer, Hello, REPORT_BYTES, Reason, VERSION, decode_report};
 
@@ -58,7 +59,7 @@ impl Connection {
     }
 
     /// Reads one message, if there is one, and answers it.
-    pub fn serve(&mut self, programs: &dyn Programs) -> Next {
+    pub fn serve(&mut self, programs: &dyn Programs, counts: &ConnectionCounts) -> Next {
         let mut bytes = [0; Hello::BYTES + 1];
         let flags = RecvFlags::DONTWAIT;
         let length = match recv(&self.socket, &mut bytes, flags) {
@@ -73,7 +74,7 @@ impl Connection {
         let message = &bytes[..length];
         let answer = match self.program {
             None => {
-                let Some(answer) = self.greet(programs, message) else {
+                let Some(answer) = self.greet(programs, counts, message) else {
                     return Next::End(Some("its first message is not a hello"));
                 };
                 answer
@@ -99,7 +100,12 @@ impl Connection {
         }
     }
 
-    fn greet(&mut self, programs: &dyn Programs, message: &[u8]) -> Option<Answer> {
+    fn greet(
+        &mut self,
+        programs: &dyn Programs,
+        counts: &ConnectionCounts,
+        message: &[u8],
+    ) -> Option<Answer> {
         let hello = Hello::decode(message).ok().filter(|_| message.len() == Hello::BYTES)?;
         if hello.version != VERSION {
             return Some(Answer::Refused(Reason::Version));
@@ -119,7 +125,10 @@ impl Connection {
                 Answer::Orders(orders)
             }
             Err(Denied::Unknown) => Answer::Refused(Reason::Unknown),
-            Err(Denied::Connections) => Answer::Refused(Reason::Many),
+            Err(Denied::Connections) => {
+                counts.refuse(Refusal::Peer);
+                Answer::Refused(Reason::Many)
+            }
         })
     }
 
@@ -164,13 +173,14 @@ mod tests {
         let (own, other) = socketpair(AddressFamily::UNIX, kind, flags, None).unwrap();
         let peer = peer_credentials(&own).unwrap();
         let mut connection = Connection::new(own, peer, 1);
+        let counts = ConnectionCounts::default();
         let hello = Hello::new("ends", 1).encode();
         send(&other, &hello, SendFlags::NOSIGNAL).unwrap();
-        assert_eq!(connection.serve(&Open), Next::Stay);
+        assert_eq!(connection.serve(&Open, &counts), Next::Stay);
         // An answer that stays unread would end the connection before the report is read.
         recv(&other, &mut [0; 64], RecvFlags::empty()).unwrap();
         send(&other, &encode_report(&ProgramCounters::default()), SendFlags::NOSIGNAL).unwrap();
         drop(other);
-        assert_eq!(connection.serve(&Open), Next::End(None));
+        assert_eq!(connection.serve(&Open, &counts), Next::End(None));
     }
 }

@@ -10,8 +10,8 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use spillway_platform::sys::peer_credentials;
-use spillway_serving::Complaints;
-use spillway_types::{ConnectionSlots, Peer, Programs, SlotLimits};
+use spillway_serving::{Complaints, ConnectionCounts, CountedSlots};
+use spillway_types::{Peer, Programs, SlotLimits};
 use spillway_wire::programs::{Answer, Reason};
 
 use crate::connection::{Connection, Next};
@@ -39,6 +39,7 @@ impl Default for Config {
 /// The server of programs: a thread. Dropping this ends it and disconnects all programs.
 #[derive(Debug)]
 pub struct Server {
+    counts: Arc<ConnectionCounts>,
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,7 +57,8 @@ impl Server {
         rustix::io::ioctl_fionbio(&listener, true)?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let told = stop.try_clone()?;
-        let slots = ConnectionSlots::new(SlotLimits::quarters(config.connections_max));
+        let counts = Arc::<ConnectionCounts>::default();
+        let slots = CountedSlots::new(SlotLimits::quarters(config.connections_max), counts.clone());
         let event_loop = EventLoop {
             listener,
             stop: told,
@@ -68,7 +70,12 @@ impl Server {
         };
         let thread =
             thread::Builder::new().name("programs".into()).spawn(move || event_loop.run())?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self { counts, stop, thread: Some(thread) })
+    }
+
+    /// Counts of its connections.
+    pub const fn counts(&self) -> &Arc<ConnectionCounts> {
+        &self.counts
     }
 }
 
@@ -88,7 +95,7 @@ struct EventLoop {
     stop: OwnedFd,
     programs: Arc<dyn Programs>,
     connections: Vec<Connection>,
-    slots: ConnectionSlots,
+    slots: CountedSlots,
     /// Number of the last connection.
     last: u64,
     complaints: Complaints,
@@ -105,7 +112,7 @@ impl EventLoop {
                 let is_ready = ready.get(at).copied().unwrap_or(false);
                 at += 1;
                 let next = if is_ready {
-                    let next = connection.serve(&*self.programs);
+                    let next = connection.serve(&*self.programs, self.slots.counts());
                     if connection.program.is_some() {
                         self.slots.prove(connection.number);
                     }

@@ -9,6 +9,7 @@ use rustix::net::{
     listen, recv, send, socket_with,
 };
 use spillway_programs::{Config, Server};
+use spillway_serving::Refusal;
 use spillway_types::{ClientId, Denied, Orders, ProgramCounters, Programs, Registration};
 use spillway_wire::programs::{Answer, Hello, Reason, encode_report};
 
@@ -37,6 +38,7 @@ impl Programs for Echo {
         self.note(format!("register {}", who.program));
         match who.program {
             "stranger" => Err(Denied::Unknown),
+            "many" => Err(Denied::Connections),
             _ => Ok((ClientId(who.local_pages), orders(who.local_pages))),
         }
     }
@@ -183,9 +185,21 @@ fn more_than_there_may_be_are_refused_and_the_end_hangs_up() {
     assert!(hear(&first).is_some());
     let second = world.connect();
     assert_eq!(hear(&second), Some(Answer::Refused(Reason::Many)));
+    let counts = world.server.as_ref().unwrap().counts();
+    assert_eq!((counts.open(), counts.refused(Refusal::Full)), (1, 1));
     drop(world.server.take());
     assert_eq!(hear(&first), None);
     assert_eq!(world.echo.notes(), ["register first", "leave 1"]);
+}
+
+#[test]
+fn a_program_more_than_its_user_may_have_is_counted() {
+    let world = World::new(64);
+    let many = world.connect();
+    say(&many, &Hello::new("many", 1).encode());
+    assert_eq!(hear(&many), Some(Answer::Refused(Reason::Many)));
+    assert_eq!(hear(&many), None);
+    assert_eq!(world.server.as_ref().unwrap().counts().refused(Refusal::Peer), 1);
 }
 
 #[test]

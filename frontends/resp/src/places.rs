@@ -5,7 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::Shutdown;
-use spillway_types::{ConnectionSlots, Peer, SlotLimits, SlotsFull};
+use spillway_serving::{ConnectionCounts, CountedSlots};
+use spillway_types::{Peer, SlotLimits, SlotsFull};
 
 use crate::transport::Socket;
 
@@ -15,6 +16,7 @@ const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The sockets of all connections, and their slots.
 #[derive(Debug)]
 pub struct Places {
+    counts: Arc<ConnectionCounts>,
     open: Mutex<Open>,
     /// Notified when a connection ends.
     ended: Condvar,
@@ -23,14 +25,21 @@ pub struct Places {
 #[derive(Debug)]
 struct Open {
     sockets: HashMap<u64, Arc<Socket>>,
-    slots: ConnectionSlots,
+    slots: CountedSlots,
 }
 
 impl Places {
     /// The slots of a server with at most `connections_max` connections.
     pub fn new(connections_max: usize) -> Self {
-        let slots = ConnectionSlots::new(SlotLimits::quarters(connections_max));
-        Self { open: Mutex::new(Open { sockets: HashMap::new(), slots }), ended: Condvar::new() }
+        let counts = Arc::<ConnectionCounts>::default();
+        let slots = CountedSlots::new(SlotLimits::quarters(connections_max), counts.clone());
+        let open = Mutex::new(Open { sockets: HashMap::new(), slots });
+        Self { counts, open, ended: Condvar::new() }
+    }
+
+    /// Counts of the connections.
+    pub const fn counts(&self) -> &Arc<ConnectionCounts> {
+        &self.counts
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {

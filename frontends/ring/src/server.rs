@@ -17,7 +17,7 @@ use rustix::net::{
     shutdown, socket_with,
 };
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
-use spillway_serving::{Complaints, Latencies, PoolLog};
+use spillway_serving::{Complaints, ConnectionCounts, Latencies, PoolLog, Refusal};
 use spillway_store::Store;
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Peer};
 use spillway_wire::ring::Reason;
@@ -54,12 +54,19 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// Half as many pollers as cores, which leaves cores for clients that poll.
     fn default() -> Self {
+        Self::of(512)
+    }
+}
+
+impl Config {
+    /// The usual settings with so many connections: half of them for each user. Half as many pollers as cores, which
+    /// leaves cores for clients that poll.
+    pub fn of(connections_max: usize) -> Self {
         let cores = thread::available_parallelism().map_or(1, NonZero::get) as u32;
         Self {
-            connections_max: 512,
-            connections_of_user_max: 256,
+            connections_max,
+            connections_of_user_max: connections_max.div_ceil(2),
             poll: Duration::from_micros(200),
             pollers_max: cores / 2,
             bound_grace: Duration::from_secs(10),
@@ -90,6 +97,7 @@ impl std::fmt::Debug for Server {
 pub(crate) struct Open {
     sockets: Mutex<HashMap<u64, OpenConnection>>,
     closed: Condvar,
+    pub(crate) counts: Arc<ConnectionCounts>,
 }
 
 /// A connection that is open.
@@ -105,15 +113,28 @@ impl Open {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(crate) fn insert(&self, number: u64, connection: OpenConnection) {
+        let mut sockets = self.sockets();
+        sockets.insert(number, connection);
+        self.counts.set_open(sockets.len());
+    }
+
+    fn remove(&self, number: u64) {
+        let mut sockets = self.sockets();
+        sockets.remove(&number);
+        self.counts.set_open(sockets.len());
+        drop(sockets);
+        self.closed.notify_all();
+    }
+
     /// Why there is no place for another connection of a user.
-    fn is_full_for(&self, uid: u32, config: &Config) -> Option<&'static str> {
+    fn is_full_for(&self, uid: u32, config: &Config) -> Option<Refusal> {
         let sockets = self.sockets();
         if sockets.len() >= config.connections_max {
-            return Some("the ring has all the connections that it may have");
+            return Some(Refusal::Full);
         }
         let own = sockets.values().filter(|connection| connection.uid == Some(uid)).count();
-        (own >= config.connections_of_user_max)
-            .then_some("a user has all the connections of the ring that one user may have")
+        (own >= config.connections_of_user_max).then_some(Refusal::Peer)
     }
 }
 
@@ -199,6 +220,11 @@ impl Server {
         self.open.sockets().len()
     }
 
+    /// Counts of its connections.
+    pub fn counts(&self) -> &Arc<ConnectionCounts> {
+        &self.open.counts
+    }
+
     /// The latencies of its commands, one in 64 of which is timed.
     pub fn latencies(&self) -> &Arc<Latencies> {
         &self.shared.latencies
@@ -270,8 +296,9 @@ impl Acceptor {
     fn take(&mut self, socket: OwnedFd) {
         let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
         if let Some(why) = self.open.is_full_for(uid, &self.config) {
+            self.open.counts.refuse(why);
             if self.complaints.line(Peer::User(uid)) {
-                tracing::warn!(uid, pid, "{why}");
+                tracing::warn!(uid, pid, "{}", shortage(why));
             }
             return refuse(socket.as_fd(), Reason::Connections);
         }
@@ -287,7 +314,7 @@ impl Acceptor {
         self.last += 1;
         let socket = Arc::new(socket);
         let connection = OpenConnection { socket: socket.clone(), uid: Some(uid) };
-        self.open.sockets().insert(self.last, connection);
+        self.open.insert(self.last, connection);
         let seat = Seat {
             number: self.last,
             client: admitted.client,
@@ -307,6 +334,14 @@ impl Acceptor {
             }
             refuse(refused.as_fd(), Reason::Failed);
         }
+    }
+}
+
+/// The log line of a refused connection.
+const fn shortage(why: Refusal) -> &'static str {
+    match why {
+        Refusal::Peer => "a user has all the connections of the ring that one user may have",
+        Refusal::Full | Refusal::Displaced => "the ring has all the connections that it may have",
     }
 }
 
@@ -359,8 +394,7 @@ pub(crate) struct Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.access.leave(self.client);
-        self.open.sockets().remove(&self.number);
-        self.open.closed.notify_all();
+        self.open.remove(self.number);
     }
 }
 
@@ -374,16 +408,16 @@ mod tests {
         let open = Open::default();
         let enter = |number, uid| {
             let socket = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).unwrap());
-            open.sockets().insert(number, OpenConnection { socket, uid });
+            open.insert(number, OpenConnection { socket, uid });
         };
         enter(1, None);
         enter(2, None);
         enter(3, Some(7));
         assert_eq!(open.is_full_for(7, &config), None, "windows are no connections of a user");
         enter(4, Some(7));
-        assert!(open.is_full_for(7, &config).unwrap().contains("one user"));
+        assert_eq!(open.is_full_for(7, &config), Some(Refusal::Peer));
         assert_eq!(open.is_full_for(8, &config), None);
         enter(5, Some(8));
-        assert!(open.is_full_for(8, &config).unwrap().contains("the ring has all"));
+        assert_eq!(open.is_full_for(8, &config), Some(Refusal::Full));
     }
 }

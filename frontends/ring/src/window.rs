@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use spillway_serving::Refusal;
 use spillway_types::{Admitted, Identity};
 use spillway_wire::ring::{Geometry, Hello, Reason, VERSION};
 
@@ -76,6 +77,7 @@ impl Server {
             return Err(Reason::Version);
         }
         if self.open.sockets().len() >= self.connections_max {
+            self.open.counts.refuse(Refusal::Full);
             return Err(Reason::Connections);
         }
         let admitted = self.access.admit(Identity::Client(client)).map_err(reason)?;
@@ -95,7 +97,7 @@ impl Server {
             socketpair(kind.0, kind.1, kind.2, None).map_err(|errno| failed(errno.into()))?;
         let ours = Arc::new(ours);
         let connection = OpenConnection { socket: ours.clone(), uid: None };
-        self.open.sockets().insert(number, connection);
+        self.open.insert(number, connection);
         let (instance, state) = (shared.instance, Arc::<AttachedState>::default());
         let own = state.clone();
         let serve = move || {

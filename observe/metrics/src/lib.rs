@@ -8,6 +8,7 @@
 
 mod catalogue;
 mod command;
+mod connections;
 mod guests;
 mod info;
 mod metric;
@@ -18,6 +19,7 @@ mod resp;
 mod sample;
 
 pub use command::CommandSample;
+pub use connections::ConnectionSample;
 pub use guests::{SectionsSample, VmSample};
 pub use info::BuildSample;
 pub use metric::{Kind, Metric};

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::catalogue::{CLIENT, DISK, LEND, LEND_DEVICE, LEND_PEER, PROGRAM, STORE};
 use crate::command::{COMMAND, histogram};
+use crate::connections::{CONNECTION, CONNECTION_REFUSED};
 use crate::guests::{SECTIONS, SectionsSample, VM};
 use crate::info::{BUILD, BuildSample};
 use crate::metric::{Kind, Metric, Scale};
@@ -55,6 +56,7 @@ pub fn render(sample: &Sample) -> String {
         head(&mut out, metric);
         line(&mut out, metric, "", (metric.value)(&sample.refused));
     }
+    render_connections(&mut out, sample);
     for metric in &COMMAND {
         head(&mut out, metric);
         for sample in &sample.commands {
@@ -98,6 +100,25 @@ pub fn render(sample: &Sample) -> String {
         render_guests(&mut out, sample, sections);
     }
     out
+}
+
+fn render_connections(out: &mut String, sample: &Sample) {
+    for metric in &CONNECTION {
+        head(out, metric);
+        for its in &sample.connections {
+            let label = format!("{{frontend=\"{}\"}}", its.front_end);
+            line(out, metric, &label, (metric.value)(&its.open));
+        }
+    }
+    for metric in &CONNECTION_REFUSED {
+        head(out, metric);
+        for its in &sample.connections {
+            for (reason, count) in &its.refused {
+                let label = format!("{{frontend=\"{}\",reason=\"{reason}\"}}", its.front_end);
+                line(out, metric, &label, (metric.value)(count));
+            }
+        }
+    }
 }
 
 fn render_lending(out: &mut String, sample: &Sample, lend: &LendSample) {
@@ -206,6 +227,14 @@ pub fn document() -> String {
     out.push_str("\n## Refused connections and data\n\n");
     table(&mut out, &REFUSED);
     out.push_str(
+        "\n## Connections\n\nThe label `frontend` is `ring`, `programs`, `nvme-tcp`, `nbd`, `resp`, `http` (`api.sock` and\n\
+         `api_tcp`), `https` (`api_tls`) or `lending`. The label `reason` is `displaced` (an unauthenticated\n\
+         connection was closed for a newer one), `full` (all slots are taken) or `peer` (a user, address or\n\
+         certificate has all the connections that one may have, or opens them too fast).\n\n",
+    );
+    table(&mut out, &CONNECTION);
+    rows(&mut out, &CONNECTION_REFUSED);
+    out.push_str(
         "\n## Commands\n\nThe label `frontend` is `ring`, `nvme-tcp`, `nbd`, `resp` or `vhost-user-blk`. The label `command`\n\
          is the kind of command: `get`, `put` and `remove` of values, `read`, `write`, `discard` and `flush`\n\
          of blocks, or `other`. A long value or range that its peer sends or receives in parts counts once,\n\
@@ -268,6 +297,8 @@ mod tests {
             .chain(PROCESS.iter().map(|m| (m.name, m.kind)))
             .chain(POLICY.iter().map(|m| (m.name, m.kind)))
             .chain(REFUSED.iter().map(|m| (m.name, m.kind)))
+            .chain(CONNECTION.iter().map(|m| (m.name, m.kind)))
+            .chain(CONNECTION_REFUSED.iter().map(|m| (m.name, m.kind)))
             .chain(COMMAND.iter().map(|m| (m.name, m.kind)))
             .chain(CLIENT.iter().map(|m| (m.name, m.kind)))
             .chain(PROGRAM.iter().map(|m| (m.name, m.kind)))

@@ -3,6 +3,7 @@
 use spillway_types::Statistics;
 
 use crate::command::CommandSample;
+use crate::connections::ConnectionSample;
 use crate::guests::{SectionsSample, VmSample};
 use crate::info::BuildSample;
 use crate::policy::{PolicySample, RefusedSample};
@@ -22,6 +23,8 @@ pub struct Sample {
     pub policy: PolicySample,
     /// Refused connections and data.
     pub refused: RefusedSample,
+    /// The connections of each front end.
+    pub connections: Vec<ConnectionSample>,
     /// The commands of each front end.
     pub commands: Vec<CommandSample>,
     /// Each client.

@@ -26,7 +26,7 @@ pub fn lending_parts(
     config: &Config,
     keys: &Keys,
     (client_registry, room): (&Arc<ClientRegistry>, Room),
-    listener: TcpListener,
+    (listener, connections_max): (TcpListener, usize),
     blocks_nqn: String,
     helper: Option<Helper>,
 ) -> anyhow::Result<LendingParts> {
@@ -46,6 +46,7 @@ pub fn lending_parts(
         kernel: Arc::new(kernel.context("can't read this host's memory")?),
         transport: Arc::new(transport),
         listener,
+        connections_max,
         server: tls.tls13.clone(),
         client: lending.client.clone(),
     })

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use spillway_test_support::wait::until_some;
 
@@ -117,6 +119,21 @@ pub fn answer(mut stream: impl Read + Write, request: &str, token: &str, body: &
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
+}
+
+/// The value of a metric of the daemon whose sockets are in `dir`/run.
+pub fn value(dir: &Path, name: &str) -> f64 {
+    let stream = UnixStream::connect(dir.join("run/api.sock")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let metrics = answer(stream, "GET /metrics", "", "");
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
+}
+
+/// The connections that a front end refused or closed for a reason.
+pub fn refused(dir: &Path, front_end: &str, reason: &str) -> f64 {
+    let labels = format!("frontend=\"{front_end}\",reason=\"{reason}\"");
+    value(dir, &format!("spillway_connections_refused_total{{{labels}}}"))
 }
 
 /// The address that the line `ready` gives to a setting.

@@ -74,6 +74,7 @@ fn a_flood_over_tcp_keeps_nobody_out_of_the_socket() {
     assert_eq!(ask(unix, "GET /v1/version", "", ""), 200);
     let refused = daemon.lines().matches("HTTP over TCP: too many connections").count();
     assert!((1..=8).contains(&refused), "{}", daemon.lines());
+    assert_eq!(crate::daemon::refused(dir.path(), "http", "peer"), MORE as f64);
     drop(held.pop());
     until("a place to be free again", || version(&mut tcp()).is_some());
 }
@@ -93,7 +94,7 @@ fn whoever_has_the_token_does_not_give_way_to_strangers() {
 }
 
 /// Connects to a socket of packets; nobody has accepted it yet.
-fn packets(path: &Path) -> OwnedFd {
+pub fn packets(path: &Path) -> OwnedFd {
     let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     socket

@@ -1,23 +1,17 @@
 //! The metrics of a daemon that runs in its sandbox.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use spillway_client::{Ring, RingOptions, Store};
 use spillway_test_support::wait::until;
 use spillway_types::{Key, PoolSpec, Put};
 
-use crate::daemon::{Daemon, TOKEN, address, answer, ask};
-
-/// The value of a metric.
-fn value(dir: &Path, name: &str) -> f64 {
-    let stream = UnixStream::connect(dir.join("run/api.sock")).unwrap();
-    let metrics = answer(stream, "GET /metrics", "", "");
-    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name} in {metrics}")).parse().unwrap()
-}
+use crate::daemon::{Daemon, TOKEN, address, ask, refused, value};
+use crate::http::packets;
 
 #[test]
 fn the_process_is_measured_inside_the_sandbox() {
@@ -36,6 +30,51 @@ fn the_process_is_measured_inside_the_sandbox() {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let age = now.as_secs_f64() - value(dir.path(), "process_start_time_seconds");
     assert!((0.0..600.0).contains(&age), "{age}");
+}
+
+#[test]
+fn connections_of_each_front_end_are_counted_before_they_are_admitted() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    fs::write(dir.path().join("token"), TOKEN).unwrap();
+    let settings = [
+        format!("listen.dir={}", run.display()),
+        "listen.api_tcp=127.0.0.1:0".into(),
+        format!("listen.api_token_file={}", dir.path().join("token").display()),
+        "listen.nvme_tcp=127.0.0.1:0".into(),
+        "listen.resp_tcp=127.0.0.1:0".into(),
+        "store.capacity=64M".into(),
+    ];
+    let settings: Vec<_> = settings.into_iter().flat_map(|it| ["--set".to_owned(), it]).collect();
+    let daemon = Daemon::start_with(dir.path(), &settings);
+    let ready = daemon.line(&[" ready "]);
+    let tcp = |setting| OwnedFd::from(TcpStream::connect(address(&ready, setting)).unwrap());
+    let nbd = || OwnedFd::from(UnixStream::connect(run.join("nbd.sock")).unwrap());
+    // With how many a peer may have that has proven nothing.
+    let connect: [(_, Option<usize>, &dyn Fn() -> OwnedFd); 6] = [
+        ("nbd", Some(16), &nbd),
+        ("nvme-tcp", Some(64), &|| tcp("nvme_tcp")),
+        ("programs", Some(64), &|| packets(&run.join("programs.sock"))),
+        ("resp", Some(256), &|| tcp("resp_tcp")),
+        ("http", Some(16), &|| tcp("api_tcp")),
+        ("ring", None, &|| packets(&run.join("spillway.sock"))),
+    ];
+    for (front_end, of_peer_max, connect) in connect {
+        let name = format!("spillway_connections{{frontend=\"{front_end}\"}}");
+        // The connection that asks is one of http's.
+        let own = usize::from(front_end == "http");
+        let are_open = |count| value(dir.path(), &name) == (own + count) as f64;
+        let mut held: Vec<_> = (0..10).map(|_| connect()).collect();
+        until("ten to be counted", || are_open(10));
+        assert_eq!(refused(dir.path(), front_end, "displaced"), 0.0, "{front_end}");
+        if let Some(of_peer_max) = of_peer_max {
+            held.extend((held.len()..of_peer_max + 3).map(|_| connect()));
+            until("three to give way", || refused(dir.path(), front_end, "displaced") == 3.0);
+            until("the others to be counted", || are_open(of_peer_max));
+        }
+        drop(held);
+        until("all to be gone", || are_open(0));
+    }
 }
 
 #[test]

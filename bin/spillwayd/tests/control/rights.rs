@@ -2,15 +2,19 @@
 
 use std::fs::{self, Permissions};
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
+use spillway_client::{Ring, RingOptions};
+use spillway_test_support::wait::until;
 
-use crate::daemon::{Daemon, answer};
+use crate::daemon::{Daemon, TOKEN, address, answer, refused, value};
 
 /// As /proc shows an empty set.
 const NO_CAPABILITIES: &str = "0000000000000000";
@@ -127,6 +131,51 @@ fn a_limit_on_open_files_that_one_listener_could_use_up_is_told() {
         let (lines, _dir) = start(None);
         assert!(!lines.contains("the limit on open files"), "{lines}");
     }
+}
+
+#[test]
+fn a_flood_at_a_low_limit_on_open_files_leaves_descriptors_for_other_listeners() {
+    let own = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: own, maximum: own }).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let run = dir.path().join("run");
+    fs::write(dir.path().join("token"), TOKEN).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
+    for setting in [
+        format!("listen.dir={}", run.display()),
+        format!("listen.api_token_file={}", dir.path().join("token").display()),
+        "listen.api_tcp=127.0.0.1:0".into(),
+        "listen.resp_tcp=127.0.0.1:0".into(),
+        "store.capacity=64M".into(),
+    ] {
+        command.args(["--set", &setting]);
+    }
+    let limit = Rlimit { current: Some(1024), maximum: Some(1024) };
+    // SAFETY: after the fork, it only makes one system call.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit)?)) };
+    let daemon = Daemon::start_by(&mut command, dir.path());
+    let ready = daemon.line(&[" ready "]);
+    // Hosts that say nothing, of which each may keep as many connections as a host may.
+    let from = |host: u8, setting| {
+        let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        bind(&socket, &SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
+        let to: SocketAddr = address(&ready, setting).parse().unwrap();
+        connect(&socket, &to).unwrap();
+        socket
+    };
+    let hosts = (2..8).flat_map(|host| [host; 200]);
+    let _flood: Vec<_> = hosts
+        .map(|host| from(host, "resp_tcp"))
+        .chain((2..8).flat_map(|host| [host; 30]).map(|host| from(host, "api_tcp")))
+        .collect();
+    until("the flood to be counted", || {
+        let limited = |front_end| refused(dir.path(), front_end, "displaced") > 0.0;
+        limited("resp") && limited("http")
+    });
+    assert!(Ring::connect_with(&run.join("spillway.sock"), RingOptions::default()).is_ok());
+    assert!(value(dir.path(), "process_open_fds") < 1024.0);
+    let lines = daemon.lines();
+    assert!(!lines.contains("accept"), "{lines}");
 }
 
 /// Containers and service managers run a program so.

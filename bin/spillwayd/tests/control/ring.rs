@@ -7,7 +7,7 @@ use std::thread;
 use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
 use spillway_client::{Ring, RingOptions};
 
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, refused};
 
 /// A user without rights.
 const NOBODY: u32 = 65534;
@@ -51,6 +51,7 @@ fn one_user_leaves_places_of_the_ring_to_others() {
         other.join().unwrap()
     });
     daemon.line(&["WARN", &format!("uid={NOBODY}"), "that one user may have"]);
+    assert_eq!(refused(dir.path(), "ring", "peer"), 1.0);
     assert!(connect().is_ok(), "another user has places");
     drop(held);
 }

@@ -56,7 +56,7 @@ pub fn start<L>(listener: L, limits: ConnectionLimits, deadlines: Deadlines)
 where
     L: Listener<Stream: AsyncRead + AsyncWrite + Unpin> + Sync + 'static,
 {
-    let connections = Connections::new("test", limits);
+    let connections = Connections::new("test", limits, Arc::default());
     tokio::spawn(accept(listener, connections, move |stream, place| async move {
         let router = router().layer(Extension(Arc::clone(&place)));
         // The tests see it at the other end.

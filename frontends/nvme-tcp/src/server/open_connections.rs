@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use spillway_types::{ConnectionSlots, Peer, Seldom, SlotLimits, SlotsFull};
+use spillway_serving::{ConnectionCounts, CountedSlots};
+use spillway_types::{Peer, Seldom, SlotLimits, SlotsFull};
 
 use crate::error::Error;
 
@@ -16,6 +17,7 @@ const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct OpenConnections {
     connections_max: usize,
+    counts: Arc<ConnectionCounts>,
     slots: Mutex<Slots>,
     /// Notified when a connection has ended, and when the server stops.
     changed: Condvar,
@@ -23,7 +25,7 @@ pub(super) struct OpenConnections {
 
 #[derive(Debug)]
 struct Slots {
-    slots: ConnectionSlots,
+    slots: CountedSlots,
     /// The sockets of connections whose host is not admitted yet: shutting one down ends its connection.
     unproven: HashMap<u64, TcpStream>,
     refusals: Seldom,
@@ -31,20 +33,21 @@ struct Slots {
 
 impl OpenConnections {
     pub(super) fn new(connections_max: usize) -> Self {
+        let counts = Arc::<ConnectionCounts>::default();
         let slots = Slots {
-            slots: ConnectionSlots::new(SlotLimits::quarters(connections_max)),
+            slots: CountedSlots::new(SlotLimits::quarters(connections_max), counts.clone()),
             unproven: HashMap::new(),
             refusals: Seldom::default(),
         };
-        Self { connections_max, slots: Mutex::new(slots), changed: Condvar::new() }
+        Self { connections_max, counts, slots: Mutex::new(slots), changed: Condvar::new() }
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.slots().slots.open()
+    pub(super) const fn counts(&self) -> &Arc<ConnectionCounts> {
+        &self.counts
     }
 
     /// Gives a new connection a slot. If there is none, an older connection whose host is not admitted yet is ended.
@@ -137,6 +140,6 @@ mod tests {
             host.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             assert_eq!(host.read(&mut [0; 1]).unwrap(), 0, "proved: {is_proved}");
         }
-        assert_eq!(open.count(), 0);
+        assert_eq!(open.counts().open(), 0);
     }
 }
