@@ -202,7 +202,7 @@ fn the_section_pool_is_looked_into() {
     let checked = check(dir.path(), &text("256M"));
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     assert!(!pool.exists());
-    refused(dir.path(), &text("900T"), &["sections: ", "900"]);
+    refused(dir.path(), &text("15T"), &["sections: the mount of", "15.0 TiB"]);
     fs::create_dir(&pool).unwrap();
     fs::create_dir(pool.join("gone")).unwrap();
     for (mode, words) in [(0o777, Some("others than its owner")), (0o700, None)] {
