@@ -48,6 +48,16 @@ impl SlotLimits {
         let unproven_max = connections_max.div_ceil(4);
         Self { connections_max, unproven_max, unproven_of_peer_max: unproven_max.div_ceil(4) }
     }
+
+    /// At least this many unauthenticated connections of a peer, if that is no more than half of all.
+    pub fn with_peer_least(self, least: usize) -> Self {
+        let least = least.min(self.connections_max.div_ceil(2));
+        Self {
+            connections_max: self.connections_max,
+            unproven_max: self.unproven_max.max(least),
+            unproven_of_peer_max: self.unproven_of_peer_max.max(least),
+        }
+    }
 }
 
 /// The connections of a server. The caller numbers them.
@@ -240,5 +250,10 @@ mod tests {
             SlotLimits { connections_max: 1024, unproven_max: 256, unproven_of_peer_max: 64 }
         );
         assert_eq!(SlotLimits::quarters(1).unproven_of_peer_max, 1);
+        let with_least = |connections_max| {
+            let limits = SlotLimits::quarters(connections_max).with_peer_least(16);
+            (limits.unproven_max, limits.unproven_of_peer_max)
+        };
+        assert_eq!([8, 46, 1024].map(with_least), [(4, 4), (16, 16), (256, 64)]);
     }
 }

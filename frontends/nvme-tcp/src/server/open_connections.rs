@@ -10,6 +10,9 @@ use spillway_types::{Peer, Seldom, SlotLimits, SlotsFull};
 
 use crate::error::Error;
 
+/// Connections that a host opens before it proves its identity on them: Linux opens all of its I/O queues, of which it
+/// gets up to 15, before the first Connect. The admin queue is one more.
+const HOST_CONNECTIONS: usize = 16;
 /// How long a new connection waits at most for connections that gave way to end.
 const ENDS_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -35,7 +38,10 @@ impl OpenConnections {
     pub(super) fn new(connections_max: usize) -> Self {
         let counts = Arc::<ConnectionCounts>::default();
         let slots = Slots {
-            slots: CountedSlots::new(SlotLimits::quarters(connections_max), counts.clone()),
+            slots: CountedSlots::new(
+                SlotLimits::quarters(connections_max).with_peer_least(HOST_CONNECTIONS),
+                counts.clone(),
+            ),
             unproven: HashMap::new(),
             refusals: Seldom::default(),
         };
