@@ -404,6 +404,10 @@ def full_disk(daemon, system, loads, pages, has_gaps=False):
     again = loads.ended("ring, with room again", loads.begin("ring", 0, min(pages // 4, 20_000)))
     if again["refused"] or disk_of(daemon)["trouble"]:
         lab.fail(f"it does not take pages again: {again}, {disk_of(daemon)}")
+    last = disk_of(daemon)
+    if not has_gaps and ("No space left" not in str(last["last_error"]) or last["last_error_s"] is None
+                         or f"ago: {last['last_error']}" not in daemon.command("stat")):
+        lab.fail(f"the last error is not shown once the disk works again: {last}")
     daemon.logged("store.disk takes pages again", 20)
     said = len(re.findall(line, daemon.log.read_text()))
     print(f"full disk: {found['refused']} puts refused, said {said} times, {again['refused']} refused afterwards")

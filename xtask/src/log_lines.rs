@@ -37,7 +37,7 @@ const PAGER_LINE_MIN: usize = 22;
 const PAGES: [&str; 3] = ["docs/troubleshooting.md", "docs/guests.md", "docs/lending.md"];
 const PLAIN: &str = "docs/plain-lines.txt";
 /// Fewest characters of a part of a row that is looked for in lines.
-const ROW_PART_MIN: usize = 5;
+const ROW_PART_MIN: usize = 7;
 /// Fewest characters of a part of a line that is looked for in rows.
 const LINE_PART_MIN: usize = 11;
 /// Fewest letters, outside of placeholders, of a line that is checked.
@@ -142,12 +142,16 @@ fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default()
 }
 
-/// The message of each call: its longest literal text, in one line, without the printer's name.
+/// The message of each call: its longest literal text, in one line, without the printer's name. If that is only a
+/// variable, the text that the variable has been given.
 fn logged(text: &str, call: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    for part in without_tests(text).split(call).skip(1) {
+    let text = without_tests(text);
+    for (at, _) in text.match_indices(call) {
+        let part = &text[at + call.len()..];
         let longest = literals(arguments(part)).into_iter().max_by_key(String::len);
         let Some(line) = longest else { continue };
+        let line = given(&text[..at], &line).unwrap_or(line);
         let line =
             PRINTERS.iter().fold(line.as_str(), |it, who| it.strip_prefix(who).unwrap_or(it));
         let mut is_inside = false;
@@ -160,6 +164,14 @@ fn logged(text: &str, call: &str) -> Vec<String> {
         }
     }
     lines
+}
+
+/// The literal text of the variable in `{variable}`, if the function has one before the call.
+fn given(before: &str, message: &str) -> Option<String> {
+    let name = message.strip_prefix('{')?.strip_suffix('}')?;
+    let (_, function) = before.rsplit_once("fn ")?;
+    let (_, value) = function.rsplit_once(&format!("let {name} = "))?;
+    literals(value.split(";\n").next()?).into_iter().next()
 }
 
 /// The text until the bracket of a call closes.
@@ -211,6 +223,21 @@ mod tests {
         assert!(fits("can't borrow: ...", "can't borrow: {why}"));
         assert!(fits("it takes no more: 1.0 MiB; ...", "it takes no more: {above} stay above"));
         assert!(!fits("can't lend: ...", "can't borrow: {why}"));
+    }
+
+    #[test]
+    fn a_message_in_a_variable_of_the_function_is_known() {
+        let text = r#"
+            fn other() { let line = "of another function"; }
+            fn tells() {
+                let line = format!("the file {name} is away");
+                tracing::warn!(why, "{line}");
+                tracing::warn!("{error}");
+            }"#;
+        assert_eq!(logged(text, "tracing::warn!("), ["the file {name} is away"]);
+        let passes_on =
+            "fn other() { let line = \"x\";\n } fn tells(line) { tracing::warn!(\"{line}\"); }";
+        assert!(logged(passes_on, "tracing::warn!(").is_empty());
     }
 
     #[test]

@@ -142,7 +142,10 @@ impl Frontends {
             frontends.ring = Some(Arc::new(server.context("can't serve the ring")?));
         }
         if let Some(listener) = listeners.programs.take() {
-            let config = spillway_programs::Config { connections_max: bounds.programs };
+            let config = spillway_programs::Config {
+                connections_max: bounds.programs,
+                ..Default::default()
+            };
             let server =
                 spillway_programs::Server::start(listener, client_registry.clone(), config);
             frontends.programs = Some(server.context("can't serve programs")?);

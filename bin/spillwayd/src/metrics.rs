@@ -118,6 +118,7 @@ pub fn text(
             unknown: refused.unknown,
             at_limit: refused.at_limit,
             authentications: refused.authentications,
+            late_handshakes: refused.late_handshakes,
             damaged_pdus: frontends
                 .and_then(|its| its.nvme.as_ref()?.upgrade())
                 .map(|target| target.damaged()),

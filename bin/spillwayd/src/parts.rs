@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::mm::MlockAllFlags;
 use spillway_api::types::Dashboard;
-use spillway_api::{Daemon, ReloadOutcome, configure_policy};
+use spillway_api::{Daemon, ReloadOutcome, configure_policy, described_policy};
 use spillway_directory::ClientRegistry;
 use spillway_history::{Bounds, History};
 use spillway_host::Limits;
@@ -105,12 +105,8 @@ impl Parts {
         let (policy, interval_ms) =
             configure_policy(&client_registry, memory.policy(), memory.interval_ms)?;
         if policy != memory.policy() || interval_ms != memory.interval_ms {
-            let policy = policy.name();
-            tracing::info!(
-                policy,
-                interval_ms,
-                "the policy that was set before the restart applies"
-            );
+            let policy = described_policy((policy, interval_ms));
+            tracing::info!("the policy that was set before the restart applies: {policy}");
         }
         let programs = Manager::of_frames(policy);
         // Before the first interval ends, programs may return that have targets from the previous daemon.

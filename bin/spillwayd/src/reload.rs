@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use anyhow::anyhow;
 use spillway_api::types::Reload;
-use spillway_api::{ReloadOutcome, configure_policy};
+use spillway_api::{ReloadOutcome, configure_policy, policy_change};
 use spillway_host::Limits;
+use spillway_types::{PAGE_BYTES, Size};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
@@ -198,8 +199,16 @@ fn put_in_force(
     let memory = &config.memory;
     let (policy, interval_ms) =
         configure_policy(&parts.client_registry, memory.policy(), memory.interval_ms)?;
+    let before = (parts.daemon.policy(), *parts.daemon.interval_ms.borrow());
     parts.daemon.apply_policy(policy, interval_ms);
-    parts.daemon.program_pages.store(program_pages, Ordering::Relaxed);
+    let programs_before = parts.daemon.program_pages.swap(program_pages, Ordering::Relaxed);
+    let changes = [
+        policy_change(before, (policy, interval_ms)),
+        programs_change(programs_before, program_pages),
+    ];
+    for line in changes.into_iter().flatten() {
+        tracing::info!("{line}");
+    }
     warnings.extend(renewal.left.map(|left| {
         format!("{left} were not read again: one of them names another file than at the start")
     }));
@@ -218,6 +227,15 @@ fn put_in_force(
         ..parts.config.clone()
     };
     Ok(Reload { renewed, warnings })
+}
+
+/// A line about the local frames of all programs together, 0 for none, if they change.
+fn programs_change(before: u64, after: u64) -> Option<String> {
+    let shown = |pages: u64| match pages {
+        0 => "none".to_owned(),
+        pages => Size(pages * PAGE_BYTES as u64).to_string(),
+    };
+    (before != after).then(|| format!("memory.programs {} (was {})", shown(after), shown(before)))
 }
 
 #[cfg(test)]

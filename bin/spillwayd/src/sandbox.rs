@@ -178,7 +178,9 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
         .add_rules(path_beneath_rules(changed(config), changes))?
         .restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
-        tracing::warn!("this kernel has no Landlock: the daemon can open any file of its user");
+        tracing::warn!(
+            "no Landlock, because of this kernel or an outer filter: the daemon can open any file of its user"
+        );
     }
     Ok(())
 }
@@ -224,7 +226,8 @@ fn changed(config: &Config) -> Vec<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
     use std::process::Command;
     use std::thread;
 
@@ -288,6 +291,32 @@ mod tests {
         if landlock_version() >= 6 {
             assert_eq!(signal, Err(Some(Errno::PERM.raw_os_error())));
         }
+    }
+
+    #[test]
+    fn landlock_keeps_from_sockets_with_abstract_names_unless_a_guest_may_have_one() {
+        if landlock_version() < 6 {
+            println!("skipped: this kernel's Landlock has no scopes");
+            return;
+        }
+        let name = format!("spillway-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(name).unwrap();
+        let _listener = UnixListener::bind_addr(&address).unwrap();
+        let connected = |config: Config| {
+            let connect = || {
+                restrict_files(&config, None).unwrap();
+                let connected = UnixStream::connect_addr(&address);
+                connected.map(drop).map_err(|error| error.raw_os_error())
+            };
+            thread::scope(|scope| scope.spawn(connect).join().unwrap())
+        };
+        let mut config = read(None, &[]).unwrap();
+        let refused = Err(Some(Errno::PERM.raw_os_error()));
+        assert_eq!(connected(config.clone()), refused);
+        config.lend.roles = LendRoles::Both;
+        assert_eq!(connected(config.clone()), refused);
+        config.vms.push(Vm::default());
+        assert_eq!(connected(config), Ok(()));
     }
 
     fn landlock_version() -> i64 {

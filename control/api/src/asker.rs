@@ -5,12 +5,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use axum::Router;
 use axum::extract::connect_info::ConnectInfo;
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use spillway_connections::ConnectionPermit;
 use spillway_types::Seldom;
 use tokio::net::{TcpStream, UnixStream};
@@ -118,6 +118,18 @@ impl Tokens {
     }
 }
 
+/// What a request has changed, with old and new values, for its line in the log. A handler adds it to its answer. It has
+/// no secret.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed(String);
+
+impl Changed {
+    /// For a handler's answer, if it has changed anything.
+    pub(crate) fn of(line: Option<String>) -> Option<Extension<Self>> {
+        line.map(|line| Extension(Self(line)))
+    }
+}
+
 /// The authentication layer of the service.
 struct Door {
     tokens: Option<Arc<RwLock<Tokens>>>,
@@ -168,13 +180,14 @@ async fn attend(State(door): State<Arc<Door>>, request: Request, next: Next) -> 
     match refused {
         None => {
             let answer = next.run(request).await;
-            note(&method, &path, answer.status(), by, token, None);
+            let changed = answer.extensions().get::<Changed>();
+            note(&method, &path, answer.status(), by, token, None, changed);
             answer
         }
         Some(error) => {
             let answer = error.into_response();
             if let Some(others) = door.line() {
-                note(&method, &path, answer.status(), by, token, Some(others));
+                note(&method, &path, answer.status(), by, token, Some(others), None);
             }
             answer
         }
@@ -189,9 +202,10 @@ fn note(
     by: Asker,
     token: Option<&str>,
     others: Option<u64>,
+    changed: Option<&Changed>,
 ) {
-    let status = status.as_u16();
-    tracing::info!(%method, path, status, %by, token, others, "asked to change");
+    let (status, changed) = (status.as_u16(), changed.map(|changed| &*changed.0));
+    tracing::info!(%method, path, status, %by, token, others, changed, "asked to change");
 }
 
 impl Door {

@@ -4,12 +4,14 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use serde::Deserialize;
 use spillway_directory::{
     ClientChange, ClientSettings, ClientView, FLOOR_PAGES_MAX, Origin, Secret, WEIGHTS, Who,
 };
-use spillway_types::Limits;
+use spillway_types::{Limits, PAGE_BYTES, Size};
 
+use crate::asker::Changed;
 use crate::parts::{Shared, aside};
 use crate::problem::Error;
 use crate::store::{parse_uuid, show_uuid};
@@ -35,11 +37,16 @@ pub(crate) async fn list(State(daemon): Shared) -> Result<Json<Vec<Client>>, Err
 pub(crate) async fn add(
     State(daemon): Shared,
     client: Result<Json<NewClient>, JsonRejection>,
-) -> Result<(StatusCode, Json<Client>), Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(client) = client?;
     let settings = settings(client, daemon.limits)?;
     daemon.client_registry.add_client(&settings)?;
-    Ok((StatusCode::CREATED, Json(daemon.client_registry.client(&settings.name)?.into())))
+    let cap = limited(settings.target_pages).and_then(|pages| pages.checked_mul(PAGE_BYTES as u64));
+    let cap = cap.map_or_else(|| "none".to_owned(), |bytes| Size(bytes).to_string());
+    let who = &settings.who;
+    let changed = Changed::of(Some(format!("client {}: {who}, cap {cap}", settings.name)));
+    let added = Client::from(daemon.client_registry.client(&settings.name)?);
+    Ok((StatusCode::CREATED, changed, Json(added)))
 }
 
 /// One client.
@@ -123,13 +130,13 @@ pub(crate) async fn set_target(
     State(daemon): Shared,
     Path(name): Path<String>,
     target: Result<Json<Target>, JsonRejection>,
-) -> Result<Json<ClientTarget>, Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(target) = target?;
     let cap_pages = Some(target.target_pages.unwrap_or(u64::MAX));
-    daemon
-        .client_registry
-        .change_client(&name, ClientChange { cap_pages, ..ClientChange::default() })?;
-    Ok(Json(daemon.client_registry.client(&name)?.into()))
+    let change = ClientChange { cap_pages, ..ClientChange::default() };
+    let changed = daemon.client_registry.change_client(&name, change)?;
+    let target = ClientTarget::from(daemon.client_registry.client(&name)?);
+    Ok((Changed::of(changed), Json(target)))
 }
 
 /// Changes the cap, floor or weight of a client or program. The change takes effect with the next interval and
@@ -147,7 +154,7 @@ pub(crate) async fn change(
     State(daemon): Shared,
     Path(name): Path<String>,
     change: Result<Json<types::ClientChange>, JsonRejection>,
-) -> Result<Json<Client>, Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(change) = change?;
     if let Some(weight) = change.weight.filter(|weight| !WEIGHTS.contains(weight)) {
         let (least, most) = (WEIGHTS.start(), WEIGHTS.end());
@@ -161,8 +168,9 @@ pub(crate) async fn change(
         floor_pages: change.floor_pages,
         weight: change.weight,
     };
-    daemon.client_registry.change_client(&name, change)?;
-    Ok(Json(daemon.client_registry.client(&name)?.into()))
+    let changed = daemon.client_registry.change_client(&name, change)?;
+    let client = Client::from(daemon.client_registry.client(&name)?);
+    Ok((Changed::of(changed), Json(client)))
 }
 
 /// Accepts the puts of an exported client again.

@@ -49,7 +49,10 @@ pub use asker::{Asker, Tokens};
 #[cfg(feature = "server")]
 pub use parts::{Daemon, Disks, Guests, LendOrder, Lending, ReloadOutcome};
 #[cfg(feature = "server")]
-pub use policy::{INTERVALS_MS, configure as configure_policy};
+pub use policy::{
+    INTERVALS_MS, change as policy_change, configure as configure_policy,
+    described as described_policy,
+};
 #[cfg(feature = "server")]
 pub use server::{ServerLimits, serve, serve_tls};
 #[cfg(feature = "server")]

@@ -5,9 +5,11 @@ use std::sync::PoisonError;
 use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
+use axum::response::IntoResponse;
 use spillway_directory::{ClientRegistry, Error as RegistryError, ManagerSettings};
 use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
 
+use crate::asker::Changed;
 use crate::parts::{Daemon, Shared};
 use crate::problem::Error;
 use crate::types::{self, Problem};
@@ -59,7 +61,7 @@ pub(crate) async fn kinds() -> Json<Vec<types::PolicyKind>> {
 pub(crate) async fn set(
     State(daemon): Shared,
     policy: Result<Json<types::Policy>, JsonRejection>,
-) -> Result<Json<types::Policy>, Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(policy) = policy?;
     let interval_ms = policy.interval_ms;
     if let Some(bad) = interval_ms.filter(|time| !INTERVALS_MS.contains(time)) {
@@ -68,11 +70,12 @@ pub(crate) async fn set(
     }
     let policy = parse(&policy)?;
     let interval_ms = interval_ms.unwrap_or(*daemon.interval_ms.borrow());
+    let before = daemon.policy();
     daemon.client_registry.change_manager(settings(policy, interval_ms)?)?;
-    daemon.interval_ms.send_replace(interval_ms);
+    let interval_before_ms = daemon.interval_ms.send_replace(interval_ms);
     daemon.set_policy(policy);
-    tracing::info!(policy = policy.name(), "another policy");
-    Ok(Json(answer(&daemon, policy)))
+    let changed = change((before, interval_before_ms), (policy, interval_ms));
+    Ok((Changed::of(changed), Json(answer(&daemon, policy))))
 }
 
 /// Applies the configuration of the memory manager. Returns the effective policy and interval in milliseconds. A policy
@@ -106,6 +109,25 @@ fn settings(policy: Policy, interval_ms: u64) -> Result<ManagerSettings, Registr
 
 fn policy_of(settings: &ManagerSettings) -> Option<Policy> {
     parse(&serde_json::from_str(&settings.policy).ok()?).ok()
+}
+
+/// A line about the policy and the interval in milliseconds, with old and new values; none if nothing has changed.
+pub fn change(before: (Policy, u64), after: (Policy, u64)) -> Option<String> {
+    (before != after).then(|| format!("policy {} (was {})", described(after), described(before)))
+}
+
+/// A policy with its parameters and interval, for the log.
+pub fn described((policy, interval_ms): (Policy, u64)) -> String {
+    let its = shown(policy);
+    let parts = [
+        Some(its.policy),
+        its.p.map(|p| format!("p {p} %")),
+        its.threshold_pages.map(|pages| format!("threshold {pages} pages")),
+        its.miss_us.map(|us| format!("miss {us} us")),
+        its.fairness_percent.map(|percent| format!("fairness {percent} %")),
+        Some(format!("interval {interval_ms} ms")),
+    ];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
 fn answer(daemon: &Daemon, policy: Policy) -> types::Policy {

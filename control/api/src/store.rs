@@ -32,6 +32,8 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<StoreStatus> {
             failed_reads: disk.failed_reads,
             corrupt_reads: disk.corrupt_pages,
             trouble: disk.trouble.map(|trouble| trouble.to_string()),
+            last_error: disk.last_error.map(|(error, _)| error.to_string()),
+            last_error_s: disk.last_error.map(|(_, at)| at.elapsed().as_secs()),
         }),
         same_filled_pages: store.same_filled_pages(),
         compressed_pages: store.compressed_pages(),

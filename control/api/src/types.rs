@@ -119,6 +119,13 @@ pub struct StoreDisk {
     pub corrupt_reads: u64,
     /// Why it accepts no pages; null if it does.
     pub trouble: Option<String>,
+    /// The last read or write that failed, took too long or returned other bytes than were written, and why; null if there
+    /// was none. It stays when the disk works again.
+    #[serde(default)]
+    pub last_error: Option<String>,
+    /// Seconds since that; null if there was none.
+    #[serde(default)]
+    pub last_error_s: Option<u64>,
 }
 
 /// Counters of a client. They only grow, except the last three.

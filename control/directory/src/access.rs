@@ -27,6 +27,10 @@ impl Access for ClientRegistry {
         self.lock().refusals.authentications += 1;
     }
 
+    fn handshake_late(&self) {
+        self.lock().refusals.late_handshakes += 1;
+    }
+
     fn leave(&self, client: ClientId) {
         if let Some(entry) = self.lock().of(client) {
             entry.connections = entry.connections.saturating_sub(1);

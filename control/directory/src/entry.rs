@@ -8,7 +8,7 @@ use spillway_types::{ClientId, Limits, PoolId};
 use crate::arrival::Arrival;
 use crate::error::Error;
 use crate::journal::ClientRecord;
-use crate::settings::{ClientSettings, NAME_BYTES_MAX, Secret, Who};
+use crate::settings::{Bounds, ClientSettings, NAME_BYTES_MAX, Secret, Who};
 use crate::views::Origin;
 
 /// The last settings from the source that named the client; the operator may have changed them
@@ -121,6 +121,12 @@ impl Entry {
             // The flushes since its export were in the memory of the daemon that was killed.
             moving: Move { overflown: record.moved, ..Move::default() },
         }
+    }
+
+    /// What bounds its target.
+    pub(crate) fn bounds(&self) -> Bounds {
+        let Self { cap_pages, floor_pages, weight, .. } = *self;
+        Bounds { cap_pages, floor_pages, weight }
     }
 
     pub(crate) fn record(&self) -> ClientRecord {

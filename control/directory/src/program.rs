@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use spillway_types::{ClientId, Limits, Orders, PROGRAM_PAGES_MIN, ProgramCounters};
 
 use crate::journal::ProgramRecord;
-use crate::settings::{ClientChange, Who};
+use crate::settings::{Bounds, ClientChange, Who};
 use crate::views::{ClientView, Origin, ProgramSeries};
 
 /// Longest time until a program reports again, and so learns a new target, milliseconds.
@@ -81,8 +81,22 @@ impl Registry {
         }
     }
 
-    fn view(&self, program: &Program) -> ClientView {
+    fn bounds(&self, program: &Program) -> Bounds {
         let terms = self.terms_of(&program.name);
+        Bounds {
+            cap_pages: terms.and_then(|it| it.cap_pages).unwrap_or(program.local_pages),
+            floor_pages: terms.map_or(0, |it| it.floor_pages).max(PROGRAM_PAGES_MIN),
+            weight: terms.map_or(1, |it| it.weight),
+        }
+    }
+
+    /// What bounds the target of a program.
+    pub(crate) fn bounds_of(&self, name: &str) -> Option<Bounds> {
+        self.programs.iter().find(|it| it.name == name).map(|it| self.bounds(it))
+    }
+
+    fn view(&self, program: &Program) -> ClientView {
+        let Bounds { cap_pages, floor_pages, weight } = self.bounds(program);
         let target_pages = self.orders(program).target_pages;
         ClientView {
             name: program.name.clone(),
@@ -92,9 +106,9 @@ impl Registry {
             connections: 1,
             in_flight_bytes: 0,
             limits: Limits { connections_max: 1, operations_max: 0, bytes_max: 0 },
-            cap_pages: terms.and_then(|it| it.cap_pages).unwrap_or(program.local_pages),
-            floor_pages: terms.map_or(0, |it| it.floor_pages).max(PROGRAM_PAGES_MIN),
-            weight: terms.map_or(1, |it| it.weight),
+            cap_pages,
+            floor_pages,
+            weight,
             domain: None,
             shared: Vec::new(),
             importing: false,

@@ -10,6 +10,7 @@ use spillway_types::{
     ClientId, Denied, Identity, Orders, PROGRAM_PAGES_MIN, ProgramCounters, Programs, Registration,
 };
 
+use crate::changes;
 use crate::error::Error;
 use crate::program::{Program, REPORT_MS_MAX};
 use crate::registry::{ClientRegistry, RegistryState};
@@ -108,6 +109,10 @@ impl Programs for ClientRegistry {
             tracing::debug!(program = gone.name, "a program has ended");
         }
     }
+
+    fn hello_late(&self) {
+        self.lock().refusals.late_handshakes += 1;
+    }
 }
 
 impl ClientRegistry {
@@ -135,17 +140,22 @@ impl ClientRegistry {
         }
     }
 
-    /// Applies an operator's settings of a client or a program, while the daemon runs.
+    /// Applies an operator's settings of a client or a program, while the daemon runs. Gives the old and new values of
+    /// what that changes; none if it changes nothing.
     ///
     /// # Errors
     /// [`Error::NoClient`], [`Error::JournalFull`].
-    pub fn change_client(&self, name: &str, change: ClientChange) -> Result<(), Error> {
+    pub fn change_client(&self, name: &str, change: ClientChange) -> Result<Option<String>, Error> {
         let mut state = self.lock();
-        if state.find(name).is_err() && state.programs.has(name) {
+        let found = state.find(name);
+        if let (Err(_), Some(before)) = (&found, state.programs.bounds_of(name)) {
             state.programs.change(name, change);
-            return state.remember();
+            state.remember()?;
+            let after = state.programs.bounds_of(name).unwrap_or(before);
+            return Ok(changes::set(&before, &after));
         }
-        let at = state.find(name)?;
+        let at = found?;
+        let before = state.clients[at].bounds();
         if let Some(cap_pages) = change.cap_pages {
             self.cap(state.clients[at].id, cap_pages)?;
             state.clients[at].cap_pages = cap_pages;
@@ -153,6 +163,8 @@ impl ClientRegistry {
         let entry = &mut state.clients[at];
         entry.floor_pages = change.floor_pages.unwrap_or(entry.floor_pages);
         entry.weight = change.weight.unwrap_or(entry.weight);
-        state.remember()
+        let after = entry.bounds();
+        state.remember()?;
+        Ok(changes::set(&before, &after))
     }
 }

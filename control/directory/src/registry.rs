@@ -217,9 +217,7 @@ impl ClientRegistry {
             return Err(error);
         }
         let mut changes = Vec::new();
-        if state.policy != policy {
-            changes.push("the settings of unnamed clients are others".to_owned());
-        }
+        changes.extend(changes::unnamed(&state.policy, &policy));
         state.policy = policy;
         for entry in &mut state.clients {
             let named = clients.iter().any(|client| client.name == entry.name);

@@ -123,6 +123,14 @@ pub struct ClientChange {
     pub weight: Option<u32>,
 }
 
+/// What bounds the target of a client or program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    pub(crate) cap_pages: u64,
+    pub(crate) floor_pages: u64,
+    pub(crate) weight: u32,
+}
+
 /// A block device in the operator's terms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSettings {

@@ -116,4 +116,6 @@ pub struct Refusals {
     pub at_limit: u64,
     /// A secret, certificate, password or token was wrong.
     pub authentications: u64,
+    /// The peer did not complete the handshake in time.
+    pub late_handshakes: u64,
 }

@@ -86,7 +86,8 @@ fn who_is_not_let_in_is_counted_by_why() {
         assert!(registry.admit(peer(7, 7)).is_ok());
     }
     assert_eq!(registry.admit(peer(7, 7)), Err(Denied::Connections));
-    let counted = Refusals { unknown: 1, at_limit: 1, authentications: 2 };
+    registry.handshake_late();
+    let counted = Refusals { unknown: 1, at_limit: 1, authentications: 2, late_handshakes: 1 };
     assert_eq!(registry.refusals(), counted);
 }
 
@@ -146,6 +147,8 @@ fn a_changed_file_changes_what_it_names_and_nothing_else() {
     assert!(matches!(registry.remove_client("alice"), Err(Error::Configured(_))));
     let lines = registry.configure(&[], &[], Policy { grace_s: 60, ..POLICY }).unwrap();
     assert_eq!(lines.len(), 2, "{lines:?}");
+    let grace = POLICY.grace_s;
+    assert_eq!(lines[0], format!("unnamed clients: grace_s 60 (was {grace})"));
     assert_eq!(lines[1], "client alice is no longer in the configuration file");
     assert_eq!(registry.client("alice").unwrap().origin, Origin::Unnamed);
     registry.remove_client("alice").unwrap();

@@ -112,7 +112,9 @@ fn targets_and_caps_reach_the_program_with_its_next_report() {
     assert_eq!(registry.report(id, counters).interval_ms, 1000, "it is to hear of changes");
     registry.set_program_target(id, 800);
     assert_eq!(registry.report(id, counters).target_pages, 800);
-    registry.change_client("a-1", cap(600)).unwrap();
+    let changed = registry.change_client("a-1", cap(600)).unwrap();
+    assert_eq!(changed.as_deref(), Some("cap 2.3 MiB (was 19.5 MiB)"));
+    assert_eq!(registry.change_client("a-1", cap(600)).unwrap(), None);
     let orders = registry.report(id, counters);
     assert_eq!((orders.target_pages, orders.beyond_local), (600, false));
     let view = registry.client("a-1").unwrap();

@@ -60,6 +60,9 @@ impl Store {
     /// The disk returned other bytes than were written.
     pub(crate) fn corrupt_on_disk(&self) -> Error {
         self.corrupt_pages.fetch_add(1, Ordering::Relaxed);
+        if let Some(disk) = self.kept_disk() {
+            disk.note_corrupt();
+        }
         Error::Corrupt
     }
 

@@ -53,7 +53,7 @@ pub use reopen::Kept;
 pub use scan::SharedMemory;
 pub use scratch::{Packer, Scratch};
 pub use spillway_reuse::Curve;
-pub use spillway_tiers::{Backing, DiskCounters, DiskTrouble, PageBuf};
+pub use spillway_tiers::{Backing, DiskCounters, DiskError, DiskTrouble, PageBuf};
 pub use spillway_types::{
     Answer, ClientId, Get, Key, Lifetime, PAGE_BYTES, PoolId, PoolInfo, PoolSpec, PoolSpecError,
     Put, Refusal, Request, Sharing, Statistics, VALUE_BYTES_MAX,

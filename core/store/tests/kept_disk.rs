@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use spillway_store::{
-    Backing, ClientConfig, ClientId, Config, DiskConfig, DiskTrouble, Error, Get, Kept, Key,
-    PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put, Refusal, Scratch, Store,
+    Backing, ClientConfig, ClientId, Config, DiskConfig, DiskError, DiskTrouble, Error, Get, Kept,
+    Key, PAGE_BYTES, PageBuf, PoolId, PoolSpec, Put, Refusal, Scratch, Store,
 };
 use spillway_test_support::pages::incompressible;
 
@@ -164,7 +164,10 @@ fn corrupt_bytes_are_an_error_and_the_rest_goes_on() {
     assert!(matches!(store.read_page(pool, key(3), &mut scratch), Err(Error::Corrupt)));
     let took = store.take(pool, key(3), PAGE_BYTES, &mut scratch, |_, _| panic!("wrong bytes"));
     assert!(matches!(took, Err(Error::Corrupt)));
-    assert_eq!(store.disk_counters().expect("disk").corrupt_pages, 3);
+    let disk = store.disk_counters().expect("disk");
+    assert_eq!((disk.corrupt_pages, disk.trouble), (3, None));
+    let last_error = disk.last_error;
+    assert!(matches!(last_error, Some((DiskError::Corrupt, _))), "{last_error:?}");
     let exported = store.export(pool, |key, _| assert_ne!(key, self::key(3)));
     assert!(matches!(exported, Err(Error::Corrupt)), "{exported:?}");
     for number in (0..2048).filter(|&number| number != 3) {
@@ -172,6 +175,11 @@ fn corrupt_bytes_are_an_error_and_the_rest_goes_on() {
     }
     assert_eq!(store.put(pool, key(3), &incompressible(3_u64)), Put::Stored);
     assert!(get(&store, pool, 3).expect("get"));
+    let disk = store.disk_counters().expect("disk");
+    assert!(
+        matches!(disk.last_error, Some((DiskError::Corrupt, _))),
+        "it stays, though the disk works"
+    );
     // A file that was cut loses pages, and says so.
     rustix::fs::ftruncate(&file, 0).expect("cut");
     let lost = (0..2048).filter(|&number| get(&store, pool, number).is_err()).count();
@@ -261,6 +269,9 @@ fn a_disk_that_does_not_answer_is_an_error_at_the_deadline_and_holds_nobody_else
             began.elapsed()
         );
         let (got, took) = late.join().expect("join");
+        let last_error = store.disk_counters().expect("disk").last_error;
+        let (last_error, _) = last_error.expect("an error");
+        assert_eq!(last_error.to_string(), "a read failed: the disk does not answer in time");
         let Err(Error::Disk(error)) = got else { panic!("{got:?}") };
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
         assert!(took < Duration::from_millis(1000), "{took:?}");

@@ -33,7 +33,7 @@ use spillway_types::PAGE_BYTES;
 pub use disk::{Disk, DiskRead};
 pub use kept::{DiskCounters, KeptFile, KeptSettings};
 use slots::{GROUP_SLOTS, Slots, checksum};
-pub use trouble::DiskTrouble;
+pub use trouble::{DiskError, DiskTrouble};
 pub use turns::{Moving, Turn, Turns};
 
 /// Files that there can be at the same time: one that grows, the others sealed.

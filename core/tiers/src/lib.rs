@@ -23,8 +23,8 @@ pub use arena::{Arena, CHUNK_BYTES, Emptying, NONE, Pinned, RESERVES_MAX};
 pub use budget::{Budget, Use};
 pub use cells::{CELL_BYTES_MAX, CellPin, Cells, Claims, SHARED_BYTES_MIN, least_cell_bytes};
 pub use file::{
-    Disk, DiskCounters, DiskRead, DiskTrouble, FILES_MAX, Files, KeptFile, KeptSettings, Moving,
-    SLOTS_MAX, SlotRead, Turn, Turns, WRITE_PAGES_MAX, Written, try_directory,
+    Disk, DiskCounters, DiskError, DiskRead, DiskTrouble, FILES_MAX, Files, KeptFile, KeptSettings,
+    Moving, SLOTS_MAX, SlotRead, Turn, Turns, WRITE_PAGES_MAX, Written, try_directory,
 };
 pub use large::{Large, LargePin};
 pub use meta::Meta;

@@ -99,6 +99,9 @@ pub trait Access: Send + Sync {
     /// Counts a failed authentication. Not for passwords: [`Self::admit`] checks and counts those itself.
     fn authentication_failed(&self) {}
 
+    /// Counts a connection that is closed because its peer did not complete the handshake in time.
+    fn handshake_late(&self) {}
+
     /// Calls `tell` with the client's name, for log lines. Does not call it for an unknown client.
     fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
         let _ = (client, tell);

@@ -86,4 +86,7 @@ pub trait Programs: Send + Sync {
 
     /// Removes a program that has ended.
     fn leave(&self, program: ClientId);
+
+    /// Counts a connection that is closed because it sent no hello in time.
+    fn hello_late(&self) {}
 }

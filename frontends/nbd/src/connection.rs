@@ -109,7 +109,7 @@ pub fn serve(
         TlsMode::Offered(_) => TlsState::Offered,
         TlsMode::Required(_) => TlsState::Required,
     };
-    let mut handshake = Handshake {
+    let handshake = Handshake {
         shared,
         admitted,
         socket,
@@ -119,16 +119,27 @@ pub fn serve(
         admission: None,
         deadline: Rc::new(Cell::new(Some(Instant::now() + shared.config.handshake_timeout))),
     };
-    let mut plain = Timed { socket, deadline: Rc::clone(&handshake.deadline) };
-    plain.write_all(&GREETING)?;
-    match handshake.haggle(&mut plain, None)? {
-        Agreed::End => Ok(()),
-        Agreed::Session(session) => handshake.transmit(plain, session),
-        Agreed::Tls => handshake.encrypt(plain),
+    let deadline = Rc::clone(&handshake.deadline);
+    let served = handshake.begin();
+    if served.is_err() && deadline.get().is_some_and(|deadline| Instant::now() >= deadline) {
+        shared.access.handshake_late();
+        return Err(Error::Late);
     }
+    served
 }
 
 impl Handshake<'_> {
+    /// Serves the connection to its end.
+    fn begin(mut self) -> Result<(), Error> {
+        let mut plain = Timed { socket: self.socket, deadline: Rc::clone(&self.deadline) };
+        plain.write_all(&GREETING)?;
+        match self.haggle(&mut plain, None)? {
+            Agreed::End => Ok(()),
+            Agreed::Session(session) => self.transmit(plain, session),
+            Agreed::Tls => self.encrypt(plain),
+        }
+    }
+
     /// Answers options until the peer has chosen an export or ends. `name` is the peer's, from its
     /// certificate.
     fn haggle(

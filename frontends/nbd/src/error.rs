@@ -9,6 +9,9 @@ pub enum Error {
     /// The peer requested something that can be refused only by closing the connection.
     #[error("{0}")]
     Refused(&'static str),
+    /// The peer did not complete the handshake in time.
+    #[error("the peer chose no export in time")]
+    Late,
     /// The device failed in the middle of a reply.
     #[error(transparent)]
     Device(#[from] spillway_block::Error),

@@ -109,8 +109,8 @@ fn who_never_chooses_is_sent_away() {
     let registry = Arc::new(FakeRegistry::new());
     let directory = tempfile::tempdir().unwrap();
     let (server, connect) = serve_unix(&registry, directory.path());
-    let mut idle = connect();
-    let mut chatty = connect();
+    let (mut idle, mut chatty, gone) = (connect(), connect(), connect());
+    drop(gone);
     let began = Instant::now();
     chatty.write_all(&FLAGS).unwrap();
     // The time limit is for the whole handshake, not for each message.
@@ -120,6 +120,7 @@ fn who_never_chooses_is_sent_away() {
     }
     assert!(is_closed(&mut idle));
     until("both to be gone", || server.connections() == 0);
+    assert_eq!(registry.late.load(Ordering::SeqCst), 2);
 }
 
 #[test]

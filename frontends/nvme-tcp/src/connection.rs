@@ -165,6 +165,7 @@ impl Connection {
         let controller = self.queue.as_ref().map(|queue| Arc::clone(&queue.controller));
         let _open = self.enter(controller.as_deref())?;
         if !self.is_ready() && now_ms >= self.handshake_until_ms {
+            self.target.access.handshake_late();
             return Err(Error::Silent);
         }
         let framing = self.framing();

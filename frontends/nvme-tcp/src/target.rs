@@ -131,10 +131,14 @@ impl Target {
         format!("{:016x}", self.store.identity(PoolId(0)) >> 64)
     }
 
-    /// Reports a TLS handshake that failed because of what the host sent, not because it ended or took too long.
+    /// Reports a TLS handshake that failed because of what the host sent, or took too long; not one that the host ended.
     pub(crate) fn tls_failed(&self, error: &Error) {
-        if matches!(error, Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData) {
-            self.access.authentication_failed();
+        match error {
+            Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                self.access.authentication_failed();
+            }
+            Error::Silent => self.access.handshake_late(),
+            _ => {}
         }
     }
 

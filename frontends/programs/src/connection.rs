@@ -10,8 +10,6 @@ use spillway_serving::{ConnectionCounts, Refusal};
 use spillway_types::{ClientId, Denied, Programs, Registration};
 use spillway_wire::programs::{Answer, Hello, REPORT_BYTES, Reason, VERSION, decode_report};
 
-/// Time limit for a supervisor's hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most messages in [`WINDOW`]: ten times as many as the shortest interval needs.
 const MESSAGES_MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(1);
@@ -53,9 +51,9 @@ impl Connection {
         self.peer.uid
     }
 
-    /// Whether its hello is overdue.
-    pub fn is_late(&self) -> bool {
-        self.program.is_none() && self.since.elapsed() > HELLO_TIMEOUT
+    /// Whether its hello has not come within `timeout`.
+    pub fn is_late(&self, timeout: Duration) -> bool {
+        self.program.is_none() && self.since.elapsed() > timeout
     }
 
     /// Reads one message, if there is one, and answers it.

@@ -16,8 +16,8 @@ use spillway_wire::programs::{Answer, Reason};
 
 use crate::connection::{Connection, Next};
 
-/// Interval of the check for overdue hellos.
-const TICK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Longest interval of the check for overdue hellos.
+const TICK: Duration = Duration::from_secs(1);
 /// Most connections that are accepted between two looks at the others.
 const ACCEPTED_MAX: u32 = 256;
 /// Pause after the server has run out of descriptors.
@@ -28,11 +28,13 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 pub struct Config {
     /// Most connections of all users together.
     pub connections_max: usize,
+    /// Time that a supervisor has to send its hello.
+    pub hello_timeout: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { connections_max: 1024 }
+        Self { connections_max: 1024, hello_timeout: Duration::from_secs(5) }
     }
 }
 
@@ -65,6 +67,7 @@ impl Server {
             programs,
             connections: Vec::new(),
             slots,
+            hello_timeout: config.hello_timeout,
             last: 0,
             complaints: Complaints::new("programs"),
         };
@@ -96,6 +99,7 @@ struct EventLoop {
     programs: Arc<dyn Programs>,
     connections: Vec<Connection>,
     slots: CountedSlots,
+    hello_timeout: Duration,
     /// Number of the last connection.
     last: u64,
     complaints: Complaints,
@@ -117,7 +121,8 @@ impl EventLoop {
                         self.slots.prove(connection.number);
                     }
                     next
-                } else if connection.is_late() {
+                } else if connection.is_late(self.hello_timeout) {
+                    self.programs.hello_late();
                     Next::End(Some("it sent no hello in time"))
                 } else {
                     Next::Stay
@@ -132,8 +137,8 @@ impl EventLoop {
         }
     }
 
-    /// Waits for messages, at most [`TICK`]. Returns for each connection whether it is readable; `None` if the server
-    /// must end.
+    /// Waits for messages, at most [`TICK`] or as long as a hello may take. Returns for each connection whether it is
+    /// readable; `None` if the server must end.
     fn wait(&self) -> Option<Vec<bool>> {
         let fixed = [&self.stop, &self.listener].map(AsFd::as_fd);
         let sockets = self.connections.iter().map(|connection| connection.socket.as_fd());
@@ -142,7 +147,8 @@ impl EventLoop {
             .chain(sockets)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        match poll(&mut polled, Some(&TICK)) {
+        let most = Timespec::try_from(self.hello_timeout.min(TICK)).ok();
+        match poll(&mut polled, most.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
                 tracing::warn!(%error, "can't wait for programs");

@@ -1,7 +1,9 @@
 //! The server over real sockets: the answers that programs get, and that a faulty program harms no other.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -15,15 +17,18 @@ use spillway_wire::programs::{Answer, Hello, Reason, encode_report};
 
 /// A registry that sets each program's target to its local pages plus its resident pages.
 #[derive(Default)]
-struct Echo(Mutex<Vec<String>>);
+struct Echo {
+    notes: Mutex<Vec<String>>,
+    late: AtomicU32,
+}
 
 impl Echo {
     fn note(&self, line: String) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(line);
     }
 
     fn notes(&self) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -50,6 +55,10 @@ impl Programs for Echo {
     fn leave(&self, program: ClientId) {
         self.note(format!("leave {}", program.0));
     }
+
+    fn hello_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 struct World {
@@ -65,13 +74,17 @@ fn seqpacket() -> OwnedFd {
 
 impl World {
     fn new(connections_max: usize) -> Self {
+        Self::with(Config { connections_max, ..Config::default() })
+    }
+
+    fn with(config: Config) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let address = SocketAddrUnix::new(dir.path().join("programs.sock")).unwrap();
         let listener = seqpacket();
         bind(&listener, &address).unwrap();
         listen(&listener, 8).unwrap();
         let echo = Arc::new(Echo::default());
-        let server = Server::start(listener, echo.clone(), Config { connections_max }).unwrap();
+        let server = Server::start(listener, echo.clone(), config).unwrap();
         Self { echo, server: Some(server), address, _dir: dir }
     }
 
@@ -79,8 +92,7 @@ impl World {
         let socket = seqpacket();
         connect(&socket, &self.address).unwrap();
         // Makes the test fail if the server sends no answer.
-        set_socket_timeout(&socket, Timeout::Recv, Some(std::time::Duration::from_secs(20)))
-            .unwrap();
+        set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(20))).unwrap();
         socket
     }
 }
@@ -216,4 +228,23 @@ fn who_says_no_hello_keeps_nobody_out() {
     assert_eq!(hear(&idle[0]), None);
     say(&first, &encode_report(&ProgramCounters::default()));
     assert_eq!(hear(&first), Some(Answer::Orders(orders(1))));
+}
+
+#[test]
+fn who_says_nothing_is_sent_away_in_time() {
+    let hello_timeout = Duration::from_millis(200);
+    let world = World::with(Config { hello_timeout, ..Config::default() });
+    let good = world.connect();
+    say(&good, &Hello::new("good", 7).encode());
+    assert!(hear(&good).is_some());
+    let (began, silent) = (Instant::now(), [(); 3].map(|()| world.connect()));
+    for socket in &silent {
+        assert_eq!(hear(socket), None);
+    }
+    let took = began.elapsed();
+    assert!(took >= hello_timeout && took < Duration::from_secs(4), "{took:?}");
+    assert_eq!(world.echo.late.load(Ordering::Relaxed), 3);
+    // The time limit is only for the hello.
+    say(&good, &encode_report(&ProgramCounters::default()));
+    assert_eq!(hear(&good), Some(Answer::Orders(orders(7))));
 }

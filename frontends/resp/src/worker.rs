@@ -266,6 +266,7 @@ impl Worker {
             let is_stranger = connection.session.database.is_none();
             let owes = connection.is_within_command() || !connection.output.is_empty();
             if is_stranger && is_over(connection.session.described.began_ms, handshake) {
+                self.shared.access.handshake_late();
                 self.end(place, Some(&Error::Slow("the peer did not say who it is")));
             } else if owes && is_over(served.moved_ms, stall) {
                 self.end(place, Some(&Error::Slow("the peer stopped in a command or reply")));

@@ -25,9 +25,6 @@ use crate::execute::Session;
 use crate::pollers::{PollTime, Pollers};
 use crate::region::Region;
 
-/// Time limit for a client's hello.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// The kinds of commands.
 pub const COMMANDS: &[CommandKind] =
     &[CommandKind::Get, CommandKind::Put, CommandKind::Remove, CommandKind::Other];
@@ -48,6 +45,8 @@ pub struct Shared {
     pub pollers: Pollers,
     pub latencies: Arc<Latencies>,
     pub pool_log: PoolLog,
+    /// Time limit for a client's hello.
+    pub hello_timeout: Duration,
     /// Distinguishes this server from all others; see [`Welcome::Granted`].
     pub instance: u64,
     /// Set when the server ends.
@@ -59,6 +58,8 @@ pub struct Shared {
 pub enum Ended {
     /// The client was refused.
     Refused(Reason),
+    /// The client sent no hello in time.
+    Late,
     /// The client violated the protocol.
     Protocol(&'static str),
     /// A system call failed.
@@ -82,7 +83,7 @@ pub fn refuse(socket: BorrowedFd<'_>, reason: Reason) {
 /// # Errors
 /// The reason why it ended, unless its client closed it or the server stops.
 pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<(), Ended> {
-    let Some(hello) = hear(socket)? else { return Ok(()) };
+    let Some(hello) = hear(socket, shared.hello_timeout)? else { return Ok(()) };
     let refused = |reason| {
         refuse(socket.as_fd(), reason);
         Err(Ended::Refused(reason))
@@ -142,13 +143,13 @@ impl Drop for Grant<'_> {
 }
 
 /// Waits for the hello. `None` if the client is gone already.
-fn hear(socket: &OwnedFd) -> Result<Option<Hello>, Ended> {
-    set_socket_timeout(socket, Timeout::Recv, Some(HELLO_TIMEOUT))?;
+fn hear(socket: &OwnedFd, timeout: Duration) -> Result<Option<Hello>, Ended> {
+    set_socket_timeout(socket, Timeout::Recv, Some(timeout))?;
     let mut bytes = [0; Hello::BYTES + 1];
     let length = match recv(socket, &mut bytes, RecvFlags::empty()) {
         Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(None),
         Ok((_, length)) => length,
-        Err(Errno::AGAIN) => return Err(Ended::Protocol("it sent no hello in time")),
+        Err(Errno::AGAIN) => return Err(Ended::Late),
         Err(errno) => return Err(errno.into()),
     };
     set_socket_timeout(socket, Timeout::Recv, None)?;

@@ -44,6 +44,8 @@ pub struct Config {
     pub connections_max: usize,
     /// Most connections of one user, whichever clients its processes are.
     pub connections_of_user_max: usize,
+    /// Time that a client has to send its hello.
+    pub hello_timeout: Duration,
     /// Longest time that a thread polls an empty ring before it sleeps.
     pub poll: Duration,
     /// Most threads that poll at the same time. Each keeps a core busy while its client is active.
@@ -67,6 +69,7 @@ impl Config {
         Self {
             connections_max,
             connections_of_user_max: connections_max.div_ceil(2),
+            hello_timeout: Duration::from_secs(5),
             poll: Duration::from_micros(200),
             pollers_max: cores / 2,
             bound_grace: Duration::from_secs(10),
@@ -187,6 +190,7 @@ impl Server {
             pollers: Pollers::new(config.pollers_max, config.poll),
             latencies: Arc::new(Latencies::new(COMMANDS)),
             pool_log: PoolLog::new("ring", access.clone()),
+            hello_timeout: config.hello_timeout,
             stopping: AtomicBool::new(false),
         });
         let complaints = Arc::new(Complaints::new("ring"));
@@ -325,8 +329,8 @@ impl Acceptor {
         let thread = thread::Builder::new().name(format!("ring-{}", self.last));
         let refused = socket.clone();
         let started = thread.stack_size(STACK_BYTES).spawn(move || {
-            let _seat = seat;
-            attend(&shared, &socket, admitted, (uid, pid), &complaints);
+            let seat = seat;
+            attend(&shared, &socket, admitted, (uid, pid), &complaints, &*seat.access);
         });
         if let Err(error) = started {
             if let Some(others) = self.complaints.shortage() {
@@ -359,6 +363,7 @@ fn attend(
     admitted: Admitted,
     (uid, pid): (u32, i32),
     complaints: &Complaints,
+    access: &dyn Access,
 ) {
     let client = admitted.client.0;
     tracing::debug!(client, pid, "a ring is open");
@@ -366,10 +371,16 @@ fn attend(
         tracing::debug!(client, pid, "a ring is closed");
         return;
     };
+    if matches!(ended, Ended::Late) {
+        access.handshake_late();
+    }
     if !complaints.line(Peer::User(uid)) {
         return;
     }
     match ended {
+        Ended::Late => {
+            tracing::warn!(client, pid, "a ring is closed: its client sent no hello in time");
+        }
         Ended::Refused(reason) => {
             tracing::warn!(client, pid, why = reason.text(), "a client gets no ring");
         }

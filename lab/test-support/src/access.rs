@@ -1,6 +1,7 @@
 //! A client registry with one client.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Limits};
 
@@ -17,6 +18,7 @@ pub struct OneClient {
     is_known: Box<dyn Fn(Identity<'_>) -> bool + Send + Sync>,
     secret: FindSecret,
     failures: AtomicU64,
+    late: Arc<AtomicU32>,
 }
 
 impl OneClient {
@@ -28,6 +30,7 @@ impl OneClient {
             is_known: Box::new(|_| true),
             secret: Box::new(|_| None),
             failures: AtomicU64::new(0),
+            late: Arc::default(),
         }
     }
 
@@ -53,6 +56,11 @@ impl OneClient {
     ) -> Self {
         Self { secret: Box::new(secret), ..self }
     }
+
+    /// Where it counts peers that did not complete the handshake in time.
+    pub fn late(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.late)
+    }
 }
 
 impl Access for OneClient {
@@ -66,6 +74,10 @@ impl Access for OneClient {
     }
 
     fn leave(&self, _: ClientId) {}
+
+    fn handshake_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
 
     fn host_secret(&self, nqn: &str, secret: &mut [u8; 64]) -> Option<usize> {
         let (key, bytes) = (self.secret)(nqn)?;

@@ -58,12 +58,14 @@ pub struct RefusedSample {
     pub at_limit: u64,
     /// Wrong secrets, certificates, passwords and tokens.
     pub authentications: u64,
+    /// Connections whose peer did not complete the handshake in time.
+    pub late_handshakes: u64,
     /// PDUs of NVMe/TCP whose data did not match its digest; none without NVMe/TCP.
     pub damaged_pdus: Option<u64>,
 }
 
 /// Metrics of refused connections and data.
-pub(crate) const REFUSED: [Metric<RefusedSample>; 4] = [
+pub(crate) const REFUSED: [Metric<RefusedSample>; 5] = [
     counter(
         "spillway_denied_unknown_total",
         "Connections of users, hosts and certificates for which no client is configured; over RESP also those that have not given a password yet.",
@@ -78,6 +80,11 @@ pub(crate) const REFUSED: [Metric<RefusedSample>; 4] = [
         "spillway_failed_authentications_total",
         "Wrong secrets and passwords, failed TLS handshakes, and requests over HTTP without a right token.",
         |r| Some(r.authentications),
+    ),
+    counter(
+        "spillway_late_handshakes_total",
+        "Connections closed because their peer did not complete the handshake in time: the hello of the ring and of programs, TLS, the choice of an export over NBD, Connect over NVMe/TCP, a password over RESP.",
+        |r| Some(r.late_handshakes),
     ),
     counter(
         "spillway_nvme_tcp_damaged_pdus_total",

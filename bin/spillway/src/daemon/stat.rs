@@ -157,11 +157,20 @@ fn disk_tier(disk: &StoreDisk) -> String {
         .as_ref()
         .map_or_else(|| "takes pages".to_owned(), |why| format!("TAKES NO PAGES: {why}"));
     format!(
-        "disk of {}, read {}, written {}{errors}, {trouble}\n",
+        "disk of {}, read {}, written {}{errors}, {trouble}{}\n",
         Size(disk.capacity_bytes),
         Size(disk.read_bytes),
-        Size(disk.written_bytes)
+        Size(disk.written_bytes),
+        last_error(disk)
     )
+}
+
+/// Why an access last failed, and when; also if the disk works again.
+fn last_error(disk: &StoreDisk) -> String {
+    match (&disk.last_error, disk.last_error_s) {
+        (Some(why), Some(ago_s)) => format!(", last error {} ago: {why}", show::duration(ago_s)),
+        _ => String::new(),
+    }
 }
 
 /// Runs the command.
@@ -210,4 +219,22 @@ fn row(client: &Client) -> [String; 10] {
         s.hits.to_string(),
         client.connections.to_string(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_error_of_the_disk_stays_when_it_takes_pages_again() {
+        let mut disk = StoreDisk { written_bytes: 4096, ..StoreDisk::default() };
+        assert_eq!(disk_tier(&disk), "disk of 0 B, read 0 B, written 4.0 KiB, takes pages\n");
+        disk.last_error = Some("a write failed: No space left on device (os error 28)".into());
+        disk.last_error_s = Some(90);
+        let ended = ", takes pages, last error 1 min 30 s ago: a write failed: No space left on device (os error 28)\n";
+        assert!(disk_tier(&disk).ends_with(ended), "{}", disk_tier(&disk));
+        disk.trouble = Some("it is full".into());
+        let ended = ", TAKES NO PAGES: it is full, last error 1 min 30 s ago: ";
+        assert!(disk_tier(&disk).contains(ended), "{}", disk_tier(&disk));
+    }
 }

@@ -67,6 +67,14 @@ impl Daemon {
         let _ = self.process.wait();
     }
 
+    /// Waits until it ends by itself. Gives its exit status.
+    pub fn wait(&mut self) -> Option<i32> {
+        let Self { process, log } = self;
+        let lines = || fs::read_to_string(&*log).unwrap_or_default();
+        let what = fmt::from_fn(|f| write!(f, "an end of the daemon: {}", lines()));
+        until_some(what, || process.try_wait().unwrap()).code()
+    }
+
     /// Has it read its files again; the lines that it writes until that is done or has failed.
     pub fn reload(&self) -> String {
         self.reload_process(self.process.id().cast_signed())

@@ -1,5 +1,6 @@
 //! What the log says: what the daemon listens on, and who changed what.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -42,6 +43,64 @@ fn strangers_do_not_fill_the_log() {
     assert_eq!(left_out("127.0.0.1", "NVMe/TCP: more") + count(" connection ended peer="), TIMES);
     let nbd = left_out("127.0.0.1", "NBD: more") + left_out(&format!("uid {uid}"), "NBD: more");
     assert_eq!(nbd + count("NBD connection ended"), 2 * TIMES);
+}
+
+#[test]
+fn a_change_is_told_with_its_old_and_new_values() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("spillwayd.toml");
+    let write = |rest: &str| {
+        let run = dir.path().join("run");
+        let text = format!("[listen]\ndir = \"{}\"\n[store]\ncapacity = \"64M\"\n", run.display());
+        fs::write(&config, text + rest).unwrap();
+    };
+    write("[memory]\npolicy = \"greedy\"\n");
+    let arguments = ["--config".to_owned(), config.display().to_string()];
+    let daemon = Daemon::start_with(dir.path(), &arguments);
+    daemon.line(&[" ready "]);
+    let told = |request: &str, body: &str, changed: Option<&str>| {
+        let before = daemon.lines().len();
+        let api = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+        let status = ask(api, request, "", body);
+        assert!((200..300).contains(&status), "{status}");
+        let lines = daemon.lines().split_off(before);
+        let changed = changed.map(|changed| format!(" changed=\"{changed}\""));
+        assert!(lines.contains("asked to change"), "{lines}");
+        assert!(changed.as_ref().is_none_or(|changed| lines.contains(changed)), "{lines}");
+        assert_eq!(changed.is_some(), lines.contains("changed="), "{lines}");
+    };
+    let alice = r#"{"name":"alice","identity":{"uid":12345},"target_pages":1024}"#;
+    told("POST /v1/clients", alice, Some("client alice: uid 12345, cap 4.0 MiB"));
+    let (target, path) = (r#"{"target_pages":2048}"#, "/v1/clients/alice");
+    told(&format!("PUT {path}/target"), target, Some("cap 8.0 MiB (was 4.0 MiB)"));
+    told(&format!("PUT {path}/target"), target, None);
+    let all = "cap none (was 8.0 MiB), floor 64.0 KiB (was 0 B), weight 3 (was 1)";
+    let change = r#"{"cap_pages":null,"floor_pages":16,"weight":3}"#;
+    told(&format!("PATCH {path}"), change, Some(all));
+    let utility = "policy utility, miss 500 us, fairness 20 %, interval 1000 ms";
+    told(
+        "PUT /v1/policy",
+        r#"{"policy":"utility","miss_us":500,"fairness_percent":20}"#,
+        Some(&format!("{utility} (was greedy, interval 1000 ms)")),
+    );
+
+    write(
+        "[memory]\npolicy = \"smart-alloc\"\np = 2.5\nthreshold = \"4M\"\ninterval_ms = 500\nprograms = \"32M\"\n\
+         [unnamed]\ntarget = \"16M\"\n",
+    );
+    let lines = daemon.reload();
+    for line in [
+        format!(
+            "policy smart-alloc, p 2.5 %, threshold 1024 pages, interval 500 ms (was {})",
+            utility.strip_prefix("policy ").unwrap()
+        ),
+        "memory.programs 32.0 MiB (was none)".to_owned(),
+        "unnamed clients: target 16.0 MiB (was none)".to_owned(),
+    ] {
+        assert!(lines.contains(&line), "{line}: {lines}");
+    }
+    let lines = daemon.reload();
+    assert!(!lines.contains("(was"), "nothing has changed: {lines}");
 }
 
 #[test]

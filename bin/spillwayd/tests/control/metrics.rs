@@ -5,9 +5,11 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use spillway_client::{Ring, RingOptions, Store};
-use spillway_test_support::wait::until;
+use spillway_test_support::wait::{until, within};
 use spillway_types::{Key, PoolSpec, Put};
 
 use crate::daemon::{Daemon, TOKEN, address, ask, refused, value};
@@ -87,6 +89,31 @@ fn wrong_tokens_are_counted() {
         assert_eq!(ask(tcp(), "GET /v1/version", token, ""), status);
     }
     assert_eq!(value(dir.path(), "spillway_failed_authentications_total"), 2.0);
+}
+
+#[test]
+fn who_says_nothing_is_counted_and_seldom_told() {
+    const SILENT: usize = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    let connect = |name: &str| {
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let socket = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+        let path = dir.path().join("run").join(name);
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        socket
+    };
+    let sockets = ["spillway.sock", "programs.sock"];
+    let _silent: Vec<_> =
+        sockets.iter().flat_map(|name| [name; SILENT]).map(|name| connect(name)).collect();
+    let count = || value(dir.path(), "spillway_late_handshakes_total") as usize;
+    within(Duration::from_secs(20), "all to be counted", || count() == 2 * SILENT);
+    for end in ["its client sent no hello in time", "why=\"it sent no hello in time\""] {
+        daemon.line(&["WARN", end]);
+        let lines = daemon.lines();
+        assert!((1..=8).contains(&lines.matches(end).count()), "{lines}");
+    }
 }
 
 #[test]

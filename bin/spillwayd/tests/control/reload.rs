@@ -1,7 +1,9 @@
 //! What a service manager hears of a reload.
 
 use std::fs;
-use std::os::unix::net::UnixDatagram;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::Path;
 
 use spillway_test_support::wait::PATIENCE;
 
@@ -41,6 +43,24 @@ fn a_reload_ends_for_the_service_manager_whether_it_fails_or_not() {
         let states = states(&socket);
         assert!(states.iter().any(|state| state == "RELOADING=1"), "{states:?}");
     }
+}
+
+#[test]
+fn a_service_manager_at_an_abstract_socket_is_told_from_inside_the_sandbox() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = format!("spillway-notify-{}", std::process::id());
+    let socket = SocketAddr::from_abstract_name(&name).and_then(|it| UnixDatagram::bind_addr(&it));
+    let socket = socket.unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let settings = [
+        format!("listen.dir={}", dir.path().join("run").display()),
+        "store.capacity=64M".to_owned(),
+    ];
+    let arguments: Vec<_> = settings.into_iter().flat_map(|it| ["--set".to_owned(), it]).collect();
+    let notified = format!("@{name}");
+    let daemon = Daemon::start_notifying(dir.path(), &arguments, Path::new(&notified));
+    states(&socket);
+    assert!(!daemon.lines().contains("can't notify"), "{}", daemon.lines());
 }
 
 #[test]

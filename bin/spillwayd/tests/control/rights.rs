@@ -6,11 +6,15 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use seccompiler::{SeccompAction, SeccompFilter, TargetArch};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch,
+};
 use spillway_client::{Ring, RingOptions};
 use spillway_test_support::wait::until;
 
@@ -178,7 +182,37 @@ fn a_flood_at_a_low_limit_on_open_files_leaves_descriptors_for_other_listeners()
     assert!(!lines.contains("accept"), "{lines}");
 }
 
-/// Containers and service managers run a program so.
+/// What becomes of a daemon to which one system call is refused.
+enum Outcome {
+    /// It runs, with this warning in its log.
+    Runs(&'static str),
+    /// It ends, with this line.
+    Ends(&'static str),
+}
+
+/// Starts a daemon whose filter answers EPERM to `refused`, calls by number with a value of their first argument if it
+/// matters. Containers and service managers run a program so.
+fn start_refused(dir: &Path, refused: &[(i64, Option<u64>)], settings: &[&str]) -> Daemon {
+    let rules = refused.iter().map(|&(call, argument)| {
+        let is = |value| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value);
+        let rule = |value| SeccompRule::new(vec![is(value).unwrap()]).unwrap();
+        (call, argument.map(rule).into_iter().collect())
+    });
+    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
+    let filter =
+        SeccompFilter::new(rules.collect(), SeccompAction::Allow, refuse, TargetArch::x86_64);
+    let filter: seccompiler::BpfProgram = filter.unwrap().try_into().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
+    command.args(["--set", "store.capacity=64M", "--set"]);
+    command.arg(format!("listen.dir={}", dir.join("run").display()));
+    command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+    // SAFETY: after the fork, it only makes two system calls.
+    unsafe {
+        command.pre_exec(move || seccompiler::apply_filter(&filter).map_err(io::Error::other));
+    }
+    Daemon::start_by(&mut command, dir)
+}
+
 #[test]
 fn an_outer_filter_that_refuses_what_confines_the_daemon_does_not_end_it() {
     let refused = [
@@ -187,24 +221,62 @@ fn an_outer_filter_that_refuses_what_confines_the_daemon_does_not_end_it() {
         libc::SYS_landlock_restrict_self,
         libc::SYS_mlockall,
     ];
-    let rules = refused.map(|call| (call, Vec::new())).into();
-    let refuse = SeccompAction::Errno(libc::EPERM.unsigned_abs());
-    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refuse, TargetArch::x86_64);
-    let filter: seccompiler::BpfProgram = filter.unwrap().try_into().unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let run = dir.path().join("run");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_spillwayd"));
-    command.args(["--set", "store.capacity=64M", "--set"]);
-    command.arg(format!("listen.dir={}", run.display()));
-    // SAFETY: after the fork, it only makes two system calls.
-    unsafe {
-        command.pre_exec(move || seccompiler::apply_filter(&filter).map_err(io::Error::other));
-    }
-    let daemon = Daemon::start_by(&mut command, dir.path());
+    let daemon = start_refused(dir.path(), &refused.map(|call| (call, None)), &[]);
     daemon.line(&[" ready ", "memory_locked=false"]);
     for line in ["can't restrict system calls", "no Landlock", "can't lock memory"] {
         daemon.line(&["WARN", line]);
     }
-    let api = UnixStream::connect(run.join("api.sock")).unwrap();
+    let api = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
     assert!(answer(api, "GET /v1/version", "", "").contains("200 OK"));
+}
+
+#[test]
+fn an_outer_filter_that_refuses_one_call_is_told_in_one_line() {
+    use Outcome::{Ends, Runs};
+    let is_root = rustix::process::geteuid().is_root();
+    let (files, calls) = ("can't restrict files (process.sandbox)", "can't restrict system calls");
+    let dumps = "can't disable core dumps: Operation not permitted";
+    let user = "can't change to user 65534 (process.user): Operation not permitted";
+    let (rights, change) = (&[][..], &["process.user=nobody"][..]);
+    let prctl = |option: i32| (libc::SYS_prctl, Some(u64::from(option.unsigned_abs())));
+    let call = |call: i64| (call, None);
+    for (refused, settings, needs_root, outcome) in [
+        (call(libc::SYS_seccomp), rights, false, Runs(calls)),
+        (call(libc::SYS_landlock_create_ruleset), rights, false, Runs("no Landlock")),
+        (call(libc::SYS_landlock_add_rule), rights, false, Runs(files)),
+        (call(libc::SYS_landlock_restrict_self), rights, false, Runs(files)),
+        (prctl(libc::PR_SET_NO_NEW_PRIVS), rights, false, Runs(calls)),
+        (call(libc::SYS_mlockall), rights, false, Runs("can't lock memory")),
+        (prctl(libc::PR_SET_DUMPABLE), rights, false, Ends(dumps)),
+        (call(libc::SYS_prctl), rights, false, Ends(dumps)),
+        (call(libc::SYS_prlimit64), rights, false, Ends(dumps)),
+        (call(libc::SYS_capget), rights, false, Ends("can't read this process's capabilities")),
+        (call(libc::SYS_capset), rights, true, Ends("can't drop capabilities: Operation not")),
+        (call(libc::SYS_setgroups), change, true, Ends(user)),
+        (call(libc::SYS_setgid), change, true, Ends(user)),
+        (call(libc::SYS_setuid), change, true, Ends(user)),
+    ] {
+        if needs_root && !is_root {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+        let mut daemon = start_refused(dir.path(), &[refused], settings);
+        match outcome {
+            Runs(warning) => {
+                daemon.line(&[" ready "]);
+                daemon.line(&["WARN", warning]);
+                let api = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+                assert!(answer(api, "GET /v1/version", "", "").contains("200 OK"), "{refused:?}");
+            }
+            Ends(line) => {
+                assert_eq!(daemon.wait(), Some(1), "{refused:?}: {}", daemon.lines());
+                let lines = daemon.lines();
+                let ends: Vec<_> =
+                    lines.lines().filter(|line| line.starts_with("spillwayd: ")).collect();
+                assert!(matches!(ends[..], [end] if end.contains(line)), "{refused:?}: {lines}");
+            }
+        }
+    }
 }

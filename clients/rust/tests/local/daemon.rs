@@ -20,6 +20,7 @@ pub struct Door {
     limits: Limits,
     inside: AtomicU32,
     turned_away: AtomicU32,
+    late: AtomicU32,
 }
 
 impl Access for Door {
@@ -36,6 +37,10 @@ impl Access for Door {
 
     fn leave(&self, _: ClientId) {
         self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn handshake_late(&self) {
+        self.late.fetch_add(1, Ordering::SeqCst);
     }
 
     fn host_secret(&self, _: &str, _: &mut [u8; 64]) -> Option<usize> {
@@ -72,8 +77,9 @@ impl Daemon {
         let store = Arc::new(store);
         let client = || store.add_client(ClientConfig::default()).expect("a client");
         let one = one.then(client);
-        let (inside, turned_away) = (AtomicU32::new(0), AtomicU32::new(0));
-        let door = Arc::new(Door { store: store.clone(), one, limits, inside, turned_away });
+        let (inside, turned_away, late) = Default::default();
+        let door = Door { store: store.clone(), one, limits, inside, turned_away, late };
+        let door = Arc::new(door);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ring.sock");
         let listener = Server::bind(&path).expect("a socket");
@@ -98,6 +104,11 @@ impl Daemon {
     /// The number of refused connections.
     pub fn turned_away(&self) -> u32 {
         self.door.turned_away.load(Ordering::SeqCst)
+    }
+
+    /// The number of connections that sent no hello in time.
+    pub fn late(&self) -> u32 {
+        self.door.late.load(Ordering::SeqCst)
     }
 
     /// A client with at most `connections_max` connections.

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recv, recvmsg, send,
     sendmsg, socket_with,
 };
 use spillway_client::{Get, Key, Pool, PoolSpec, Put, Store};
-use spillway_ring::Region;
+use spillway_ring::{Config, Region};
 use spillway_test_support::random::Random;
 use spillway_test_support::wait::{until, until_equal};
 use spillway_wire::kv;
@@ -216,6 +217,26 @@ fn what_is_no_hello_ends_its_own_connection_only() {
         drop(silent);
         wait_until_inside(&daemon, 1);
     });
+}
+
+#[test]
+fn who_says_nothing_is_sent_away() {
+    let hello_timeout = Duration::from_millis(300);
+    let daemon = Daemon::with(LIMITS, Config { hello_timeout, ..Config::default() });
+    let ring = daemon.connect(1);
+    let (began, silent) = (Instant::now(), [(); 3].map(|()| connect(&daemon.path)));
+    for socket in &silent {
+        // The other end's limit for this test, far above the server's.
+        set_socket_timeout(socket, Timeout::Recv, Some(Duration::from_secs(4))).unwrap();
+        assert_eq!(recv(socket, &mut [0; 64], RecvFlags::empty()).unwrap().1, 0, "it is closed");
+    }
+    assert!(began.elapsed() >= hello_timeout);
+    until_equal("the silent ones to be counted", 3, || daemon.late());
+    // The time limit is only for the hello.
+    std::thread::sleep(hello_timeout * 2);
+    let pool = ring.open_pool(PoolSpec::EPHEMERAL).unwrap();
+    assert_eq!(ring.put(pool, Key::new(1, 1), &[1; 4096]).unwrap(), Put::Stored);
+    assert_eq!(daemon.late(), 3);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 
 use super::slots::{Slots, checksum};
 use super::taken::{Shared, Taken};
-use super::trouble::{DiskTrouble, Trouble};
+use super::trouble::{DiskError, DiskTrouble, Trouble};
 use super::turns::Turns;
 use super::workers::Workers;
 use super::{SLOT_BITS, WRITE_PAGES_MAX, nameless, punch};
@@ -69,6 +69,8 @@ pub struct DiskCounters {
     pub corrupt_pages: u64,
     /// Why it last refused a page; none if it accepted it.
     pub trouble: Option<DiskTrouble>,
+    /// Its last error, and when that was; none if there was none.
+    pub last_error: Option<(DiskError, Instant)>,
 }
 
 /// The file tier of a store that is kept.
@@ -194,7 +196,13 @@ impl KeptFile {
             failed_reads: load(&self.failed_reads),
             corrupt_pages: 0,
             trouble: self.shared.trouble().last.or(self.is_full().then_some(DiskTrouble::Full)),
+            last_error: self.shared.last_error(),
         }
+    }
+
+    /// The disk returned other bytes than were written.
+    pub fn note_corrupt(&self) {
+        self.shared.note_error(DiskError::Corrupt);
     }
 
     /// Whether the disk has failed just before.
@@ -246,8 +254,9 @@ impl KeptFile {
             Err(trouble) => {
                 self.refused_pages.fetch_add(count, Ordering::Relaxed);
                 // Whether it is full is seen at any time.
-                if let Some(last) = trouble.filter(|&last| last != DiskTrouble::Full) {
-                    self.shared.trouble().note(last);
+                if let Some(DiskTrouble::Failed(errno)) = trouble {
+                    self.shared.trouble().note(errno.into());
+                    self.shared.note_error(DiskError::Write(errno));
                 }
                 false
             }
@@ -271,6 +280,9 @@ impl KeptFile {
             let done = taken.write(&[PageBuf::ZERO; WRITE_PAGES_MAX]).map(drop);
             let is_late = began.elapsed() > deadline;
             let done = if is_late { Err(Errno::TIMEDOUT) } else { done };
+            if let Err(errno) = done {
+                shared.note_error(DiskError::Write(errno));
+            }
             let mut trouble = shared.trouble();
             trouble.trying = false;
             match done {
@@ -295,10 +307,7 @@ impl KeptFile {
             slots.iter().zip(pages).map(|(&slot, page)| checksum(page, slot as u64)).collect();
         let copies: Vec<PageBuf> = pages.iter().map(|page| PageBuf(**page)).collect();
         let done = self.writers.wait_for(self.deadline, move || taken.write(&copies));
-        let mut taken = done.map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => Errno::TIMEDOUT,
-            _ => Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
-        })??;
+        let mut taken = done.map_err(|error| errno_of(&error))??;
         let mut all = self.shared.slots.lock();
         for (&slot, sum) in slots.iter().zip(sums) {
             all.set_sum(slot, sum);
@@ -346,9 +355,17 @@ impl KeptFile {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
             Err(error) => {
                 self.failed_reads.fetch_add(1, Ordering::Relaxed);
+                self.shared.note_error(DiskError::Read(errno_of(&error)));
                 Err(error)
             }
         }
+    }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    match error.kind() {
+        io::ErrorKind::TimedOut => Errno::TIMEDOUT,
+        _ => Errno::from_io_error(error).unwrap_or(Errno::AGAIN),
     }
 }
 
@@ -470,6 +487,8 @@ mod tests {
         let mut places = [None; WRITE_PAGES_MAX];
         assert!(!file.write(&[&page], &budget, &mut places) && !file.takes());
         assert_eq!(places[0], None);
+        let last_error = file.counters().last_error.map(|(error, _)| error);
+        assert_eq!(last_error, Some(DiskError::Write(Errno::BADF)));
         assert_eq!(file.counters().trouble, Some(DiskTrouble::Failed(Errno::BADF)));
     }
 }

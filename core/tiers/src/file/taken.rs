@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use spillway_platform::page_file::PageFile;
 
 use super::slots::Slots;
-use super::trouble::{DiskTrouble, Trouble};
+use super::trouble::{DiskError, DiskTrouble, Trouble};
 use super::{punch, refusal};
 use crate::PageBuf;
 use crate::budget::Budget;
@@ -22,6 +22,7 @@ pub(super) struct Shared {
     /// Groups without used slots that are still to be punched out.
     emptied: Mutex<Vec<usize>>,
     pub(super) trouble: Mutex<Trouble>,
+    last_error: Mutex<Option<(DiskError, Instant)>>,
     pub(super) pages: AtomicU64,
     pub(super) delay: Duration,
 }
@@ -103,12 +104,26 @@ impl Drop for Taken {
 impl Shared {
     pub(super) fn new(file: File, slots: Slots, delay: Duration) -> Self {
         let (slots, emptied) = (Lock::new(slots), Mutex::default());
-        let trouble = Mutex::default();
-        Self { file, slots, emptied, trouble, pages: AtomicU64::new(0), delay }
+        let (trouble, last_error) = Default::default();
+        Self { file, slots, emptied, trouble, last_error, pages: AtomicU64::new(0), delay }
     }
 
     pub(super) fn trouble(&self) -> MutexGuard<'_, Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes an error, which stays the last one however long the disk then works.
+    pub(super) fn note_error(&self, error: DiskError) {
+        *self.last_error_slot() = Some((error, Instant::now()));
+    }
+
+    /// The last error, and when it was.
+    pub(super) fn last_error(&self) -> Option<(DiskError, Instant)> {
+        *self.last_error_slot()
+    }
+
+    fn last_error_slot(&self) -> MutexGuard<'_, Option<(DiskError, Instant)>> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn emptied(&self) -> MutexGuard<'_, Vec<usize>> {

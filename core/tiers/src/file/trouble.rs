@@ -33,6 +33,27 @@ impl fmt::Display for DiskTrouble {
     }
 }
 
+/// An access that the disk did not carry out as asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskError {
+    /// A write failed, or took too long.
+    Write(Errno),
+    /// A read failed, or took too long.
+    Read(Errno),
+    /// A read returned other bytes than were written.
+    Corrupt,
+}
+
+impl fmt::Display for DiskError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Write(errno) => write!(f, "a write failed: {}", DiskTrouble::Failed(errno)),
+            Self::Read(errno) => write!(f, "a read failed: {}", DiskTrouble::Failed(errno)),
+            Self::Corrupt => f.write_str("a read returned other bytes than were written"),
+        }
+    }
+}
+
 /// What stands in the way of writing.
 #[derive(Debug, Default)]
 pub(super) struct Trouble {

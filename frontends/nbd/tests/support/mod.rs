@@ -25,6 +25,7 @@ pub struct FakeRegistry {
     pub names: Mutex<Vec<String>>,
     /// Failed authentications.
     pub failures: AtomicUsize,
+    pub late: AtomicUsize,
 }
 
 impl FakeRegistry {
@@ -48,6 +49,7 @@ impl FakeRegistry {
             connections_max: 8,
             names: Mutex::default(),
             failures: AtomicUsize::new(0),
+            late: AtomicUsize::new(0),
         }
     }
 
@@ -78,6 +80,10 @@ impl Access for FakeRegistry {
 
     fn authentication_failed(&self) {
         self.failures.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn handshake_late(&self) {
+        self.late.fetch_add(1, Ordering::SeqCst);
     }
 
     fn host_secret(&self, _nqn: &str, _secret: &mut [u8; 64]) -> Option<usize> {

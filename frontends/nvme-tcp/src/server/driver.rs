@@ -38,7 +38,8 @@ fn handshake(shared: &Shared, stream: TcpStream) -> Result<Transport, Error> {
     while !transport.handshake().inspect_err(|error| shared.target.tls_failed(error))? {
         let left_ms = until_ms.saturating_sub(shared.now_ms());
         let ready = if transport.wants_write() { PollFlags::OUT } else { PollFlags::IN };
-        shared.wait(&transport, ready, left_ms)?;
+        let waited = shared.wait(&transport, ready, left_ms);
+        waited.inspect_err(|error| shared.target.tls_failed(error))?;
     }
     Ok(transport)
 }

@@ -1,6 +1,7 @@
 //! What hosts can rely on, tested on connections without sockets.
 
 use core::mem::offset_of;
+use core::sync::atomic::Ordering;
 
 use crate::support::{ALICE, Answer, BLOCKS, BOB, Host, POOLS, World};
 use spillway_block::Device;
@@ -292,6 +293,7 @@ fn silent_hosts_are_let_go() {
     assert_eq!(mute.connection.deadline_ms(0), Some(10_000));
     assert!(mute.connection.poll(9_999, &mut mute.out).is_ok());
     assert!(matches!(mute.connection.poll(10_000, &mut mute.out), Err(Error::Silent)));
+    assert_eq!(world.late.load(Ordering::Relaxed), 1);
     let (mut admin, controller) = world.admin(POOLS, ALICE);
     let mut io = world.io(POOLS, ALICE, controller);
     admin.now_ms = 1_500;
@@ -299,6 +301,7 @@ fn silent_hosts_are_let_go() {
     admin.ask(keep_alive, &[]);
     assert!(admin.connection.poll(3_400, &mut admin.out).is_ok());
     assert!(matches!(admin.connection.poll(3_500, &mut admin.out), Err(Error::Silent)));
+    assert_eq!(world.late.load(Ordering::Relaxed), 1, "no handshake was late");
     assert!(io.connection.poll(3_500, &mut io.out).is_ok());
     drop(admin);
     assert!(matches!(io.connection.poll(3_500, &mut io.out), Err(Error::ControllerGone)));

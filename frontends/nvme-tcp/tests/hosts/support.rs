@@ -32,6 +32,8 @@ pub struct World {
     pub target: Arc<Target>,
     /// Authentications that failed.
     pub failed: Arc<AtomicU32>,
+    /// Hosts that did not complete the handshake in time.
+    pub late: Arc<AtomicU32>,
     is_destroyed: Arc<AtomicBool>,
 }
 
@@ -42,6 +44,7 @@ struct FakeRegistry {
     number: u32,
     device: Arc<BlockDevice>,
     failed: Arc<AtomicU32>,
+    late: Arc<AtomicU32>,
 }
 
 impl Access for FakeRegistry {
@@ -59,6 +62,10 @@ impl Access for FakeRegistry {
 
     fn authentication_failed(&self) {
         self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn handshake_late(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
     }
 
     fn name(&self, client: ClientId, tell: &mut dyn FnMut(&str)) {
@@ -108,7 +115,7 @@ impl World {
         let pools = store.pools(alice).unwrap();
         let number = pools.iter().find(|pool| pool.id == device.pool()).unwrap().number;
         let (its_device, failed) = (Arc::clone(&device), Arc::<AtomicU32>::default());
-        let is_destroyed = Arc::<AtomicBool>::default();
+        let (is_destroyed, late) = (Arc::<AtomicBool>::default(), Arc::<AtomicU32>::default());
         let registry = Arc::new(FakeRegistry {
             is_destroyed: Arc::clone(&is_destroyed),
             alice,
@@ -116,9 +123,10 @@ impl World {
             number,
             device: its_device,
             failed: Arc::clone(&failed),
+            late: Arc::clone(&late),
         });
         let target = Target::new(Arc::clone(&store), registry.clone(), registry, config).unwrap();
-        Self { store, alice, bob, device, target, failed, is_destroyed }
+        Self { store, alice, bob, device, target, failed, late, is_destroyed }
     }
 
     /// Destroys Alice's block device, and tells the target.

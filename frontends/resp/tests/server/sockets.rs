@@ -1,14 +1,17 @@
 //! A server with sockets.
 
+use std::cell::Cell;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustls::StreamOwned;
 use spillway_resp::{Config, Listener, Server};
-use spillway_store::{ClientConfig, Store};
+use spillway_store::{ClientConfig, ClientId, Store};
+use spillway_test_support::access::OneClient;
 use spillway_test_support::certificates::Authority;
 use spillway_test_support::sockets::{expect, read_until_closed};
 use spillway_test_support::wait::until;
@@ -29,11 +32,21 @@ fn start_at(
     config: Config,
     tls: Option<ServerSettings>,
 ) -> (Server, SocketAddr) {
+    start_for(listener, config, tls, only)
+}
+
+/// For whom `access` admits.
+fn start_for(
+    listener: TcpListener,
+    config: Config,
+    tls: Option<ServerSettings>,
+    access: impl FnOnce(ClientId) -> OneClient,
+) -> (Server, SocketAddr) {
     let store = Arc::new(Store::open(spillway_store::Config::embedded(128 << 20)).unwrap());
     let client = store.add_client(ClientConfig::default()).unwrap();
     let address = listener.local_addr().unwrap();
     let listeners = vec![Listener::Tcp(listener, tls)];
-    (Server::start(listeners, store, Arc::new(only(client)), config).unwrap(), address)
+    (Server::start(listeners, store, Arc::new(access(client)), config).unwrap(), address)
 }
 
 fn known() -> Config {
@@ -164,7 +177,12 @@ fn whoever_reads_is_not_cut_off_however_long_it_takes() {
 fn strangers_are_few_and_do_not_stay() {
     let handshake_timeout = Duration::from_secs(1);
     let config = Config { handshake_timeout, connections_max: 32, workers: 2, ..Config::default() };
-    let (server, address) = start(config);
+    let (listener, late) = (TcpListener::bind("127.0.0.1:0").unwrap(), Cell::default());
+    let (server, address) = start_for(listener, config, None, |client| {
+        let access = only(client);
+        late.set(access.late());
+        access
+    });
     let mut known = connect(address);
     known.write_all(b"AUTH name secret\r\n").unwrap();
     expect(&mut known, b"+OK\r\n");
@@ -177,6 +195,7 @@ fn strangers_are_few_and_do_not_stay() {
     known.write_all(b"PING\r\n").unwrap();
     expect(&mut known, b"+PONG\r\n");
     assert_eq!(server.statistics().connections, 1);
+    assert_eq!(late.take().load(Ordering::Relaxed), 2, "those that were not replaced");
 }
 
 #[test]
