@@ -22,7 +22,7 @@ impl Pager {
         let pid = self.slot.pid.load(Ordering::Relaxed);
         let at = Location::caller();
         self.tree.notify(Notice::Broken, pid, number(at.file(), at.line()));
-        let own = self.program.load(Ordering::Relaxed);
+        let own = self.processes.program.load(Ordering::Relaxed);
         if let Ok(program) = Program::open(own) {
             program.kill();
         }

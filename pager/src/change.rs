@@ -85,8 +85,8 @@ impl Pager {
         let hull = if other == NOTHING { one } else { (one.0.min(other.0), one.1.max(other.1)) };
         let alone = loop {
             let work = self.program_work();
-            if let Some(alone) = self.moves.hold_alone(hull.0, hull.1) {
-                *self.plan.lock() = plan;
+            if let Some(alone) = self.change.ranges.hold_alone(hull.0, hull.1) {
+                *self.change.plan.lock() = plan;
                 break alone;
             }
             drop(work);
@@ -99,7 +99,7 @@ impl Pager {
 
     /// A range that the kernel reports as unmapped, and that no thread of the program handles.
     pub(crate) fn unmapped_by_others(&self, start: usize, end: usize) {
-        if !self.plan.lock().covers(start, end) {
+        if !self.change.plan.lock().covers(start, end) {
             self.forget_unmapped(start, end);
         }
     }
@@ -107,7 +107,7 @@ impl Pager {
     /// Forgets the former contents of the target of a move. Returns whether the old place stays
     /// mapped.
     pub(crate) fn clear_target(&self, to: usize, bytes: usize) -> bool {
-        let plan = *self.plan.lock();
+        let plan = *self.change.plan.lock();
         let (start, end) = plan.target;
         if start <= to && to + bytes <= end {
             self.regions.lock().remove(to, to + bytes);
@@ -124,7 +124,7 @@ impl Change<'_> {
         let _work = self.pager.program_work();
         let (from, to) = (address + self.added.0, address + self.added.1);
         // The former contents of the target were forgotten before the move.
-        let target = self.pager.plan.lock().target;
+        let target = self.pager.change.plan.lock().target;
         for gone in self.gone {
             let (start, end) = if gone == target && gone != NOTHING { (from, to) } else { gone };
             if start < end {
@@ -135,7 +135,7 @@ impl Change<'_> {
         if from < to {
             self.pager.regions.lock().insert(from, to);
         }
-        *self.pager.plan.lock() = Plan::NONE;
+        *self.pager.change.plan.lock() = Plan::NONE;
     }
 
     /// The kernel refused the change. It may have unmapped a part before, which is forgotten.
@@ -144,6 +144,6 @@ impl Change<'_> {
         for (start, end) in self.gone.into_iter().filter(|(start, end)| start < end) {
             let _ = self.pager.registrar_slot.ask(Task::Recheck, start, end - start);
         }
-        *self.pager.plan.lock() = Plan::NONE;
+        *self.pager.change.plan.lock() = Plan::NONE;
     }
 }

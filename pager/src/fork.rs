@@ -84,7 +84,7 @@ impl Pager {
     fn rest_between_moves(&self) {
         loop {
             self.rest.stop();
-            if self.moves.is_empty() {
+            if self.change.ranges.is_empty() {
                 return;
             }
             self.rest.go_on();
@@ -175,7 +175,7 @@ impl Pager {
                 }
             });
         }
-        self.inherited.store(resident, Ordering::Relaxed);
+        self.inherited.pages.store(resident, Ordering::Relaxed);
         self.charge(pooled);
     }
 

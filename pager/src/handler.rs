@@ -47,20 +47,20 @@ impl Pager {
 
     /// The core on which a thread of the program ran last.
     fn core_of(&self, thread: u32) -> Option<usize> {
-        core_of_thread(self.program.load(Ordering::Relaxed), thread)
+        core_of_thread(self.processes.program.load(Ordering::Relaxed), thread)
     }
 
     /// Reads the next message, unless another handler did. Returns the thread whose fault it
     /// answered, and when.
     fn take_message(&self, buffers: &mut Buffers) -> Option<(u32, u64)> {
         let began_ns = crate::link::now_ns();
-        let event_lock = self.event_lock.lock();
-        self.reading.fetch_add(1, Ordering::SeqCst);
+        let event_lock = self.event_lock.lock.lock();
+        self.event_lock.reading.fetch_add(1, Ordering::SeqCst);
         let message = self.main().read();
         if let Ok(event) = message {
             self.follow(event);
         }
-        self.reading.fetch_add(1, Ordering::SeqCst);
+        self.event_lock.reading.fetch_add(1, Ordering::SeqCst);
         drop(event_lock);
         let Ok(Message::Fault { address, write, protected, thread }) = message else {
             return None;
@@ -75,8 +75,8 @@ impl Pager {
     /// For threads that answer their own faults: waits until an event that was read before now is
     /// processed.
     pub(crate) fn wait_for_events(&self) {
-        let seen = self.reading.load(Ordering::SeqCst);
-        while seen % 2 == 1 && self.reading.load(Ordering::SeqCst) == seen {
+        let seen = self.event_lock.reading.load(Ordering::SeqCst);
+        while seen % 2 == 1 && self.event_lock.reading.load(Ordering::SeqCst) == seen {
             sched_yield();
         }
     }

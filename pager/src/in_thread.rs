@@ -57,15 +57,15 @@ impl Pager {
     /// Keeps a running share of the faults at which every core was busy answering one: while it
     /// is large no core is free to evict ahead of need, and faults do it themselves.
     fn note_crowd(&self, set: usize) {
-        let share = self.crowd.load(Ordering::Relaxed);
-        let full = set + 1 >= self.cores.load(Ordering::Relaxed) as usize;
+        let share = self.crowding.share.load(Ordering::Relaxed);
+        let full = set + 1 >= self.crowding.cores.load(Ordering::Relaxed) as usize;
         let more = if full { (CROWD_ONE - share) / 64 } else { 0 };
-        self.crowd.store(share - share / 64 + more, Ordering::Relaxed);
+        self.crowding.share.store(share - share / 64 + more, Ordering::Relaxed);
     }
 
     /// Whether all cores are busy with faults.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.crowd.load(Ordering::Relaxed) > CROWD_ONE / 16
+        self.crowding.share.load(Ordering::Relaxed) > CROWD_ONE / 16
     }
 
     fn answer_own(&self, address: usize, write: bool, buffers: &mut Buffers) {

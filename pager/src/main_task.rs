@@ -97,8 +97,8 @@ impl Pager {
 
     fn begin_tasks(&'static self) -> Result<Program, Errno> {
         let own = rustix::process::getpid().as_raw_pid() as u32;
-        self.pager_process.store(own, Ordering::Release);
-        let program = Program::open(self.program.load(Ordering::Relaxed))?;
+        self.processes.pager.store(own, Ordering::Release);
+        let program = Program::open(self.processes.program.load(Ordering::Relaxed))?;
         self.spawn_tasks()?;
         Ok(program)
     }
@@ -122,7 +122,7 @@ impl Pager {
             return;
         }
         // The first thread waits, ended, for the others.
-        let others = stat.threads.saturating_sub(self.tasks.load(Ordering::Relaxed));
+        let others = stat.threads.saturating_sub(self.processes.tasks.load(Ordering::Relaxed));
         if others <= 1 {
             self.count_up();
             sys::exit_process(if *outlived { 0 } else { stat.exit_status >> 8 });
@@ -164,7 +164,7 @@ impl Pager {
 
     /// The program is gone: subtracts its part from the shared counts and ends the pager.
     fn leave(&self) -> ! {
-        let watcher = self.watcher.load(Ordering::Acquire);
+        let watcher = self.processes.watcher.load(Ordering::Acquire);
         // Another process may share the memory: a spawned child that has not called exec yet.
         for _ in 0..LAST_TICKS {
             if !others_share_memory(watcher, false) {
@@ -192,7 +192,7 @@ impl Pager {
     fn count_inherited(&self) {
         const PRESENT: u64 = 1 << 63;
         const EXCLUSIVE: u64 = 1 << 56;
-        if self.inherited.load(Ordering::Relaxed) <= 0 {
+        if self.inherited.pages.load(Ordering::Relaxed) <= 0 {
             return;
         }
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
@@ -220,7 +220,7 @@ impl Pager {
             });
         }
         drop(work);
-        self.inherited.store(left, Ordering::Relaxed);
+        self.inherited.pages.store(left, Ordering::Relaxed);
         if self.excess(self.budget_pages()) > 0 {
             self.want_eviction();
         }

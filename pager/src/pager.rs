@@ -3,11 +3,17 @@
 use crate::batched_counters::BatchedCounters;
 use crate::choice::Scheme;
 use crate::costs::Costs;
+use crate::crowding::Crowding;
 use crate::error::Error;
+use crate::event_lock::EventLock;
 use crate::evicting::Evicting;
+use crate::full::Full;
+use crate::inherited::Inherited;
 use crate::link::Link;
 use crate::parking::Parking;
 use crate::places::COUNTING_TASKS;
+use crate::plan::ChangeInProgress;
+use crate::processes::Processes;
 use crate::quiesce::Quiesce;
 use crate::record::{Asked, Record};
 use crate::regions::Regions;
@@ -24,7 +30,7 @@ use spillway_platform::uffd::Uffd;
 use spillway_store::{ClientConfig, Config, DiskConfig, Scratch, Store};
 use spillway_types::{Key, Lifetime, PoolId, PoolSpec, Sharing};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 /// Part of the budget that the victim pool takes when it is in use.
 const POOL_SHARE: i64 = 5;
@@ -52,46 +58,22 @@ pub struct Pager {
     pub(crate) link: Link,
     pub(crate) store: Store,
     pub(crate) pool: PoolId,
-    /// Held while a message is read and, if it is an event, until it is processed.
-    pub(crate) event_lock: Lock<()>,
-    /// Odd while the event lock is held, for threads that only check it.
-    pub(crate) reading: AtomicU32,
-    /// The program, by its number in its own process namespace.
-    pub(crate) program: AtomicU32,
-    /// The process that the tasks belong to, and the one that watches it without a supervisor, as that
-    /// namespace numbers them.
-    pub(crate) pager_process: AtomicU32,
-    pub(crate) watcher: AtomicU32,
-    /// How many tasks there are.
-    pub(crate) tasks: AtomicU32,
+    pub(crate) event_lock: EventLock,
+    pub(crate) processes: Processes,
     uffds: Uffds,
     next_handle: AtomicU64,
     pub(crate) costs: Costs,
-    /// Store bytes that this process had when it was forked; its parent counts them.
-    inherited_store_bytes: AtomicI64,
-    /// Resident pages that came with a fork and that another process counts.
-    pub(crate) inherited: AtomicI64,
+    pub(crate) inherited: Inherited,
     pub(crate) evicting: Evicting,
     pub(crate) scheme: Scheme,
-    /// Tells that the pager of this process is up: 1, or failed: 2.
-    pub(crate) ready: AtomicU32,
     /// Counters of the handlers, then of the buffer sets of the in-thread mode.
     pub(crate) task_counters: Box<[BatchedCounters]>,
-    /// Cores that the program may use.
-    pub(crate) cores: AtomicU32,
-    /// See [`Pager::is_crowded`].
-    pub(crate) crowd: AtomicU32,
+    pub(crate) crowding: Crowding,
     pub(crate) buffer_pool: crate::buffers::BufferPool,
     pub(crate) holds: crate::holds::Holds,
-    /// Ranges being unmapped, replaced or moved; see [`crate::change`].
-    pub(crate) moves: crate::holds::Holds,
-    /// The effect of that change.
-    pub(crate) plan: Lock<crate::plan::Plan>,
+    pub(crate) change: ChangeInProgress,
     pub(crate) registrar_slot: crate::registrar_slot::RegistrarSlot,
-    /// Set once a tier refused a page, so that the user gets one notice.
-    pub(crate) told_full: AtomicU32,
-    /// Working memory for faults that find memory full: they pack, and write to the disk tier, one at a time.
-    pub(crate) spare: Lock<Option<Scratch>>,
+    pub(crate) full: Full,
     /// What was published about the blade already.
     pub(crate) published: Lock<crate::ways::Published>,
     /// Resources that a fork in progress reserves for its child.
@@ -144,32 +126,26 @@ impl Pager {
             link: Link::new(settings.link_delay_ns),
             store,
             pool,
-            event_lock: Lock::new(()),
-            reading: AtomicU32::new(0),
-            program: AtomicU32::new(0),
-            pager_process: AtomicU32::new(0),
-            watcher: AtomicU32::new(0),
-            tasks: AtomicU32::new(0),
+            event_lock: EventLock::new(),
+            processes: Processes::default(),
             uffds: Uffds { main: AtomicI32::new(-1), staging: AtomicI32::new(-1) },
             // Handles and staging slots never have the same number, so that an entry on its way in
             // says which of the two it comes from.
             next_handle: AtomicU64::new((WINDOWS * WINDOW_PAGES) as u64),
             costs: Costs::new(),
-            inherited_store_bytes: AtomicI64::new(0),
-            inherited: AtomicI64::new(0),
+            inherited: Inherited::default(),
             evicting: Evicting::default(),
             scheme: Scheme::new(first_scheme),
-            ready: AtomicU32::new(0),
             task_counters: (0..COUNTING_TASKS).map(|_| BatchedCounters::new()).collect(),
-            cores: AtomicU32::new(1),
-            crowd: AtomicU32::new(0),
+            crowding: Crowding::new(),
             buffer_pool: crate::buffers::BufferPool::new(),
             holds: crate::holds::Holds::new(),
-            moves: crate::holds::Holds::new(),
-            plan: Lock::new(crate::plan::Plan::NONE),
+            change: ChangeInProgress::new(),
             registrar_slot: crate::registrar_slot::RegistrarSlot::new(),
-            told_full: AtomicU32::new(0),
-            spare: Lock::new(has_spare.then(Scratch::new)),
+            full: Full {
+                is_told: AtomicU32::new(0),
+                spare: Lock::new(has_spare.then(Scratch::new)),
+            },
             published: Lock::new(crate::ways::Published::default()),
             child_slot: Lock::new(None),
         })
@@ -199,13 +175,13 @@ impl Pager {
     pub(crate) fn become_child(&mut self, pid: u32) -> Result<(), Error> {
         self.slot = self.inherit_slot(pid)?;
         let inherited = self.store.memory_bytes() as i64;
-        self.inherited_store_bytes.store(inherited, Ordering::Relaxed);
+        self.inherited.store_bytes.store(inherited, Ordering::Relaxed);
         self.buffer_pool = crate::buffers::BufferPool::new();
         self.holds.let_go_after_fork();
-        self.moves.let_go_after_fork();
+        self.change.ranges.let_go_after_fork();
         self.evicting = Evicting::default();
-        self.watcher.store(0, Ordering::Relaxed);
-        self.ready.store(0, Ordering::Relaxed);
+        self.processes.watcher.store(0, Ordering::Relaxed);
+        self.processes.ready.store(0, Ordering::Relaxed);
         Ok(())
     }
 
@@ -342,7 +318,7 @@ impl Pager {
     /// Brings the shared counts and the gauges of the store up to date.
     pub(crate) fn publish(&self) {
         self.publish_counters();
-        let inherited = self.inherited_store_bytes.load(Ordering::Relaxed);
+        let inherited = self.inherited.store_bytes.load(Ordering::Relaxed);
         let own = (self.store.memory_bytes() as i64 - inherited).max(0);
         let before = self.slot.store_bytes.swap(own, Ordering::Relaxed);
         let counters = self.counters();

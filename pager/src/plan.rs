@@ -1,5 +1,23 @@
 //! What a change of managed memory on its way will do.
 
+use spillway_platform::lock::Lock;
+
+use crate::holds::Holds;
+
+/// The change in progress; see [`crate::change`].
+pub(crate) struct ChangeInProgress {
+    /// Ranges being unmapped, replaced or moved.
+    pub(crate) ranges: Holds,
+    /// Its effect.
+    pub(crate) plan: Lock<Plan>,
+}
+
+impl ChangeInProgress {
+    pub(crate) const fn new() -> Self {
+        Self { ranges: Holds::new(), plan: Lock::new(Plan::NONE) }
+    }
+}
+
 /// An address range: first byte, byte after the last.
 pub(crate) type Range = (usize, usize);
 

@@ -181,7 +181,7 @@ impl Pager {
     fn work_beside_moves(&self, start: usize, end: usize) -> ProgramWork<'_> {
         loop {
             let work = self.program_work();
-            if !self.moves.overlap(start, end) {
+            if !self.change.ranges.overlap(start, end) {
                 return work;
             }
             drop(work);

@@ -155,7 +155,7 @@ impl Pager {
     /// than the evictor packs is slowed to the pace of packing and of the disk tier.
     #[cold]
     fn store_with_spare(&self, handle: u64, page: &[u8]) -> bool {
-        let mut spare = self.spare.lock();
+        let mut spare = self.full.spare.lock();
         let Some(scratch) = spare.as_mut().filter(|_| !self.is_stuck()) else { return false };
         let stored = self.store_packed(handle, page, scratch);
         if !stored {
@@ -187,7 +187,7 @@ impl Pager {
 
     /// Reports once that all tiers are full.
     fn say_full(&self) {
-        if self.told_full.swap(1, Ordering::Relaxed) != 0 {
+        if self.full.is_told.swap(1, Ordering::Relaxed) != 0 {
             return;
         }
         let pid = self.slot.pid.load(Ordering::Relaxed);

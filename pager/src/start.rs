@@ -26,7 +26,9 @@ impl Pager {
     /// When userfaultfd is refused or there is no memory for the tasks; nothing is managed then.
     pub fn start(&'static self) -> Result<(), Error> {
         let _blocked = SignalsBlocked::new();
-        self.program.store(rustix::process::getpid().as_raw_pid() as u32, Ordering::Relaxed);
+        self.processes
+            .program
+            .store(rustix::process::getpid().as_raw_pid() as u32, Ordering::Relaxed);
         let events = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
         let needed = feature::PAGEFAULT_FLAG_WP
             | feature::MOVE
@@ -46,14 +48,14 @@ impl Pager {
         let pager = std::ptr::from_ref(self) as usize;
         let spawn = if self.choose_place() { spawn_guest_thread } else { spawn_guest_process };
         spawn(guest_main, pager).map_err(Error::Resources)?;
-        while self.ready.load(Ordering::Acquire) == 0 {
-            let _ = futex::wait(&self.ready, futex::Flags::PRIVATE, 0, None);
+        while self.processes.ready.load(Ordering::Acquire) == 0 {
+            let _ = futex::wait(&self.processes.ready, futex::Flags::PRIVATE, 0, None);
         }
         if !in_thread {
             close(main);
             close(staging);
         }
-        if self.ready.load(Ordering::Acquire) == FAILED {
+        if self.processes.ready.load(Ordering::Acquire) == FAILED {
             return Err(Error::Resources(Errno::AGAIN));
         }
         Ok(())
@@ -91,19 +93,19 @@ impl Pager {
     }
 
     pub(crate) fn tell_ready(&self, state: u32) {
-        self.ready.store(state, Ordering::Release);
-        let _ = futex::wake(&self.ready, futex::Flags::PRIVATE, i32::MAX as u32);
+        self.processes.ready.store(state, Ordering::Release);
+        let _ = futex::wake(&self.processes.ready, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
     pub(crate) fn spawn_tasks(&'static self) -> Result<(), Errno> {
         let mut cores = [0usize; HANDLERS_MAX];
         let in_thread = self.is_in_thread();
         let usable = usable_cores(&mut cores).max(1);
-        self.cores.store(usable as u32, Ordering::Release);
+        self.crowding.cores.store(usable as u32, Ordering::Release);
         // In-thread mode has no faults to hand out: one reader of events will do.
         let count = if in_thread { 1 } else { usable };
         // Besides the handlers: main task, evictor and registrar.
-        self.tasks.store(count as u32 + 3, Ordering::Relaxed);
+        self.processes.tasks.store(count as u32 + 3, Ordering::Relaxed);
         let pager = std::ptr::from_ref(self) as usize;
         self.parking.open(&cores[..count]);
         for (number, &core) in cores[..count].iter().enumerate() {

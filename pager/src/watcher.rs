@@ -35,11 +35,11 @@ impl Watch {
         if self.0.as_ref().is_some_and(|watcher| !watcher.has_ended()) {
             return;
         }
-        pager.watcher.store(0, Ordering::Release);
+        pager.processes.watcher.store(0, Ordering::Release);
         let argument = std::ptr::from_ref(pager) as usize;
         if spawn_guest_process(watcher_main, argument).is_ok() {
-            let _ = futex::wait(&pager.watcher, futex::Flags::PRIVATE, 0, Some(&START));
-            self.0 = Program::open(pager.watcher.load(Ordering::Acquire)).ok();
+            let _ = futex::wait(&pager.processes.watcher, futex::Flags::PRIVATE, 0, Some(&START));
+            self.0 = Program::open(pager.processes.watcher.load(Ordering::Acquire)).ok();
         }
     }
 }
@@ -54,15 +54,15 @@ impl Pager {
         self.leave_for(c"spillway-watch");
         let open = |number: u32| Program::open(number);
         let (Ok(program), Ok(pager)) = (
-            open(self.program.load(Ordering::Relaxed)),
-            open(self.pager_process.load(Ordering::Acquire)),
+            open(self.processes.program.load(Ordering::Relaxed)),
+            open(self.processes.pager.load(Ordering::Acquire)),
         ) else {
             sys::exit_process(1)
         };
         self.slot.watcher_pid.store(own_number(), Ordering::Release);
         let own = rustix::process::getpid().as_raw_pid() as u32;
-        self.watcher.store(own, Ordering::Release);
-        let _ = futex::wake(&self.watcher, futex::Flags::PRIVATE, i32::MAX as u32);
+        self.processes.watcher.store(own, Ordering::Release);
+        let _ = futex::wake(&self.processes.watcher, futex::Flags::PRIVATE, i32::MAX as u32);
         let _ = poll(&mut [end_of(&program), end_of(&pager)], None);
         if !pager.has_ended() {
             // The program ended, and its pager counts up.
