@@ -43,6 +43,8 @@ KINDS = {
     "nbd": lambda place: unix(place, socket.SOCK_STREAM),
     "programs": lambda place: unix(place, socket.SOCK_SEQPACKET),
     "http": half_request,
+    "ring": lambda place: unix(place, socket.SOCK_SEQPACKET),
+    "resp": lambda place: unix(place, socket.SOCK_STREAM),
 }
 
 

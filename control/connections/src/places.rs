@@ -104,9 +104,9 @@ impl Connections {
         open.next += 1;
         open.tasks.insert(number, Task { peer, handle: None });
         let loser = gave_way.and_then(|loser| {
-            let task = open.tasks.get(&loser)?;
+            let task = open.tasks.get(&loser.number)?;
             task.handle.as_ref().inspect(|handle| handle.abort());
-            Some(task.peer)
+            Some(loser.peer)
         });
         drop(open);
         if let Some(loser) = loser {

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
-use spillway_types::{ConnectionSlots, Peer, SlotLimits, SlotsFull};
+use spillway_types::{ConnectionSlots, Displaced, Peer, SlotLimits, SlotsFull};
+
+use crate::flood::Floods;
 
 /// Why a server refused a connection, or closed one for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,29 +65,41 @@ impl ConnectionCounts {
     }
 }
 
-/// [`ConnectionSlots`] that count.
+/// [`ConnectionSlots`] that count, and that refuse a user who opens unauthenticated connections too fast.
 #[derive(Debug)]
 pub struct CountedSlots {
     slots: ConnectionSlots,
+    floods: Floods,
     counts: Arc<ConnectionCounts>,
 }
 
 impl CountedSlots {
     /// No connections yet.
-    pub const fn new(limits: SlotLimits, counts: Arc<ConnectionCounts>) -> Self {
-        Self { slots: ConnectionSlots::new(limits), counts }
+    #[must_use]
+    pub fn new(limits: SlotLimits, counts: Arc<ConnectionCounts>) -> Self {
+        Self { slots: ConnectionSlots::new(limits), floods: Floods::new(Instant::now()), counts }
     }
 
     /// [`ConnectionSlots::enter`].
     ///
     /// # Errors
-    /// [`SlotsFull`].
-    pub fn enter(&mut self, number: u64, peer: Peer) -> Result<Option<u64>, SlotsFull> {
-        let entered = self.slots.enter(number, peer);
+    /// [`Refusal::Full`]; [`Refusal::Peer`] if this user has displaced very many connections of its own in this second.
+    pub fn enter(&mut self, number: u64, peer: Peer) -> Result<Option<Displaced>, Refusal> {
+        let entered = if self.floods.is_one(peer, Instant::now()) {
+            Err(Refusal::Peer)
+        } else {
+            self.slots.enter(number, peer).map_err(|SlotsFull| Refusal::Full)
+        };
         match entered {
             Ok(None) => {}
-            Ok(Some(_)) => self.counts.refuse(Refusal::Displaced),
-            Err(SlotsFull) => self.counts.refuse(Refusal::Full),
+            Ok(Some(displaced)) => {
+                self.counts.refuse(Refusal::Displaced);
+                // Who displaces others does not flood: they hold more than their share.
+                if displaced.peer == peer {
+                    self.floods.count(peer);
+                }
+            }
+            Err(why) => self.counts.refuse(why),
         }
         self.counts.set_open(self.slots.open());
         entered
@@ -126,18 +141,52 @@ mod tests {
         let peer = Peer::User(1000);
         assert_eq!((slots.enter(1, peer), slots.enter(2, peer)), (Ok(None), Ok(None)));
         assert_eq!((counts.open(), Refusal::ALL.map(|why| counts.refused(why))), (2, [0; 3]));
-        assert_eq!(slots.enter(3, peer), Ok(Some(1)));
+        assert_eq!(slots.enter(3, peer), Ok(Some(Displaced { number: 1, peer })));
         slots.leave(1);
         assert_eq!(counts.open(), 2, "one that gave way holds no slot");
         slots.prove(2);
         slots.prove(3);
         assert_eq!(slots.enter(4, peer), Ok(None));
         slots.prove(4);
-        assert_eq!(slots.enter(5, peer), Err(SlotsFull));
+        assert_eq!(slots.enter(5, peer), Err(Refusal::Full));
         counts.refuse(Refusal::Peer);
         counts.refuse(Refusal::Peer);
         assert_eq!(Refusal::ALL.map(|why| counts.refused(why)), [1, 1, 2]);
         (2..=4).for_each(|number| slots.leave(number));
         assert_eq!(counts.open(), 0);
+    }
+
+    #[test]
+    fn a_user_who_opens_connections_too_fast_is_refused_and_others_are_not() {
+        let mut slots = CountedSlots::new(SlotLimits::quarters(256), Arc::default());
+        let (user, other) = (Peer::User(65534), Peer::User(1000));
+        let mut refused = 0;
+        // A second may end in between, and its bound with it.
+        for number in 0..200 {
+            match slots.enter(number, user) {
+                Ok(displaced) => {
+                    displaced.inspect(|displaced| slots.leave(displaced.number));
+                }
+                Err(why) => {
+                    assert_eq!(why, Refusal::Peer);
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 0);
+        assert_eq!(slots.counts().refused(Refusal::Peer), refused);
+        assert_eq!(slots.enter(1000, other), Ok(None));
+    }
+
+    #[test]
+    fn whoever_displaces_others_does_not_flood() {
+        let limits = SlotLimits { connections_max: 64, unproven_max: 4, unproven_of_peer_max: 4 };
+        let mut slots = CountedSlots::new(limits, Arc::default());
+        assert!((0..4).all(|number| slots.enter(number, Peer::User(1)) == Ok(None)));
+        for number in 4..200 {
+            // Each newcomer displaces one of those who hold most, or of its own.
+            let displaced = slots.enter(number, Peer::User(number as u32)).unwrap().unwrap();
+            slots.leave(displaced.number);
+        }
     }
 }

@@ -5,6 +5,7 @@
 
 mod complaints;
 mod connections;
+mod flood;
 mod latency;
 mod pool_log;
 

@@ -24,7 +24,7 @@ pub use program::{Orders, PROGRAM_PAGES_MIN, ProgramCounters, Programs, Registra
 pub use request::{Answer, Request};
 pub use seldom::{Seldom, SeldomOfPeers, Whose};
 pub use size::{Size, SizeError, parse_size};
-pub use slots::{ConnectionSlots, Peer, SlotLimits, SlotsFull};
+pub use slots::{ConnectionSlots, Displaced, Peer, SlotLimits, SlotsFull};
 pub use status::{Get, Put, Refusal, Statistics};
 
 /// Bytes of a page, the size of the fast path.

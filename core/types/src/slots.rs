@@ -72,6 +72,15 @@ pub struct ConnectionSlots {
     ending: VecDeque<u64>,
 }
 
+/// A connection that gives way to a newer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Displaced {
+    /// Its number.
+    pub number: u64,
+    /// Its peer.
+    pub peer: Peer,
+}
+
 /// There is no slot for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotsFull;
@@ -82,12 +91,11 @@ impl ConnectionSlots {
         Self { limits, open: 0, unproven: VecDeque::new(), ending: VecDeque::new() }
     }
 
-    /// Takes a slot for a new connection. If it returns a number, the caller closes the connection with that number,
-    /// which was displaced.
+    /// Takes a slot for a new connection. If it returns another one, the caller closes that, which was displaced.
     ///
     /// # Errors
     /// [`SlotsFull`] if authenticated peers hold all slots, or too many displaced connections have not ended.
-    pub fn enter(&mut self, number: u64, peer: Peer) -> Result<Option<u64>, SlotsFull> {
+    pub fn enter(&mut self, number: u64, peer: Peer) -> Result<Option<Displaced>, SlotsFull> {
         let own = self.unproven_of(peer);
         let loser = if own >= self.limits.unproven_of_peer_max {
             Some(peer)
@@ -148,13 +156,13 @@ impl ConnectionSlots {
         most.map(|(_, peer)| peer)
     }
 
-    /// Takes the slot of the peer's oldest unauthenticated connection, and returns its number.
-    fn displace(&mut self, peer: Peer) -> Option<u64> {
+    /// Takes the slot of the peer's oldest unauthenticated connection, and returns that.
+    fn displace(&mut self, peer: Peer) -> Option<Displaced> {
         let at = self.unproven.iter().position(|(_, other)| *other == peer)?;
         let (number, _) = self.unproven.remove(at)?;
         self.ending.push_back(number);
         self.open -= 1;
-        Some(number)
+        Some(Displaced { number, peer })
     }
 }
 
@@ -167,15 +175,19 @@ mod tests {
     const MALLORY: Peer = Peer::User(65534);
     const ALICE: Peer = Peer::User(1000);
 
+    fn gone(number: u64, peer: Peer) -> Result<Option<Displaced>, SlotsFull> {
+        Ok(Some(Displaced { number, peer }))
+    }
+
     #[test]
     fn a_peer_that_proves_nothing_loses_its_own_oldest() {
         let mut slots = ConnectionSlots::new(LIMITS);
         assert_eq!(slots.enter(1, MALLORY), Ok(None));
         assert_eq!(slots.enter(2, MALLORY), Ok(None));
         assert_eq!(slots.enter(3, ALICE), Ok(None));
-        assert_eq!(slots.enter(4, MALLORY), Ok(Some(1)));
+        assert_eq!(slots.enter(4, MALLORY), gone(1, MALLORY));
         slots.leave(1);
-        assert_eq!(slots.enter(5, MALLORY), Ok(Some(2)));
+        assert_eq!(slots.enter(5, MALLORY), gone(2, MALLORY));
         slots.leave(2);
         slots.prove(3);
         assert_eq!(slots.open(), 3);
@@ -188,7 +200,7 @@ mod tests {
         for (number, user) in [(2, 7), (3, 7), (4, 8)] {
             assert_eq!(slots.enter(number, Peer::User(user)), Ok(None));
         }
-        assert_eq!(slots.enter(5, Peer::User(9)), Ok(Some(2)));
+        assert_eq!(slots.enter(5, Peer::User(9)), gone(2, Peer::User(7)));
         assert_eq!(slots.open(), 4);
     }
 
@@ -202,7 +214,7 @@ mod tests {
         assert_eq!(slots.enter(8, MALLORY), Err(SlotsFull));
         slots.leave(0);
         assert_eq!(slots.enter(9, MALLORY), Ok(None));
-        assert_eq!(slots.enter(10, ALICE), Ok(Some(9)), "the last place goes to the newest");
+        assert_eq!(slots.enter(10, ALICE), gone(9, MALLORY), "the last place goes to the newest");
         slots.leave(9);
         slots.prove(10);
         assert_eq!(slots.enter(11, MALLORY), Err(SlotsFull));

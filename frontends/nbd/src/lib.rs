@@ -17,7 +17,6 @@ mod buffer;
 mod config;
 mod connection;
 mod error;
-mod flood;
 mod negotiation;
 mod server;
 mod session;

@@ -14,12 +14,11 @@ use spillway_block::Exports;
 use spillway_serving::{
     CommandKind, Complaints, ConnectionCounts, CountedSlots, Latencies, Refusal,
 };
-use spillway_types::{Access, Peer, Seldom, SlotLimits, SlotsFull};
+use spillway_types::{Access, Displaced, Peer, Seldom, SlotLimits};
 
 use crate::config::Config;
 use crate::connection::{self, Shared};
 use crate::error::Error;
-use crate::flood::Floods;
 use crate::socket::{Listener, Socket};
 
 /// Bytes of a connection's stack. It is locked in memory with the rest of the daemon.
@@ -49,7 +48,7 @@ struct Connections {
 }
 
 struct Open {
-    sockets: HashMap<u64, (Peer, Arc<Socket>)>,
+    sockets: HashMap<u64, Arc<Socket>>,
     slots: CountedSlots,
 }
 
@@ -65,24 +64,22 @@ impl Connections {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a connection. Returns whose unidentified connection it displaced, if any. Displaced connections end soon, so
+    /// Adds a connection. Returns the unidentified connection that it displaced, if any. Displaced connections end soon, so
     /// if too many have not ended, a new connection waits instead of being refused.
     fn begin(
         &self,
         number: u64,
         peer: Peer,
         socket: &Arc<Socket>,
-    ) -> Result<Option<Peer>, SlotsFull> {
+    ) -> Result<Option<Displaced>, Refusal> {
         let waits = |open: &mut Open| open.slots.waits_for_ends();
         let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
         let mut open = waited.unwrap_or_else(PoisonError::into_inner).0;
-        let gone = open.slots.enter(number, peer)?;
-        let gone = gone.and_then(|number| open.sockets.get(&number));
-        let displaced = gone.map(|(peer, socket)| {
+        let displaced = open.slots.enter(number, peer)?;
+        if let Some(socket) = displaced.and_then(|other| open.sockets.get(&other.number)) {
             socket.shutdown(Shutdown::Both);
-            *peer
-        });
-        open.sockets.insert(number, (peer, socket.clone()));
+        }
+        open.sockets.insert(number, socket.clone());
         Ok(displaced)
     }
 
@@ -100,7 +97,7 @@ impl Connections {
     }
 
     fn shutdown_all(&self, how: Shutdown) {
-        self.lock().sockets.values().for_each(|(_, socket)| socket.shutdown(how));
+        self.lock().sockets.values().for_each(|socket| socket.shutdown(how));
     }
 
     /// Waits until no connection is open, or the timeout has passed.
@@ -164,7 +161,6 @@ impl Server {
             connections: connections.clone(),
             stopping: stopping.clone(),
             wake: wake.clone(),
-            floods: Floods::new(Instant::now()),
         };
         let acceptor = thread::Builder::new()
             .name("nbd-accept".into())
@@ -212,11 +208,10 @@ struct Acceptor {
     connections: Arc<Connections>,
     stopping: Arc<AtomicBool>,
     wake: Arc<OwnedFd>,
-    floods: Floods,
 }
 
 impl Acceptor {
-    fn run(mut self) {
+    fn run(self) {
         let mut number = 0;
         let (began, mut refusals) = (Instant::now(), Seldom::default());
         while !self.stopping.load(Ordering::Acquire) {
@@ -255,16 +250,16 @@ impl Acceptor {
     ///
     /// # Errors
     /// The connection was refused, or it displaced another one.
-    fn take_in(&mut self, number: u64, socket: Socket) -> Result<(), Error> {
+    fn take_in(&self, number: u64, socket: Socket) -> Result<(), Error> {
         let peer = socket.peer()?;
-        if self.floods.is_one(peer, Instant::now()) {
-            self.connections.counts.refuse(Refusal::Peer);
-            return Err(Error::Flood(peer));
-        }
         let socket = Arc::new(socket);
-        let displaced = self.connections.begin(number, peer, &socket).map_err(|SlotsFull| {
-            Error::Full { connections_max: self.shared.config.connections_max }
-        })?;
+        let displaced = match self.connections.begin(number, peer, &socket) {
+            Ok(displaced) => displaced,
+            Err(Refusal::Peer) => return Err(Error::Flood(peer)),
+            Err(Refusal::Full | Refusal::Displaced) => {
+                return Err(Error::Full { connections_max: self.shared.config.connections_max });
+            }
+        };
         let (shared, connections) = (self.shared.clone(), self.connections.clone());
         let started = thread::Builder::new()
             .name(format!("nbd-{number}"))
@@ -280,14 +275,7 @@ impl Acceptor {
                 connections.end(number);
             });
         started.map(drop).inspect_err(|_| self.connections.end(number))?;
-        if let Some(displaced) = displaced {
-            // Who displaces others does not flood: they hold more than their share.
-            if displaced == peer {
-                self.floods.count(peer);
-            }
-            return Err(Error::Displaced(displaced));
-        }
-        Ok(())
+        displaced.map_or(Ok(()), |displaced| Err(Error::Displaced(displaced.peer)))
     }
 }
 
@@ -296,6 +284,10 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
 
+    fn whose(gave_way: Option<Displaced>) -> Option<Peer> {
+        gave_way.map(|gave_way| gave_way.peer)
+    }
+
     #[test]
     fn newcomers_wait_for_those_that_gave_way_for_a_second_at_most() {
         // Four slots for unidentified connections, one of them for each peer.
@@ -303,7 +295,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _other_end = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let socket = Arc::new(Listener::Tcp(listener).accept().unwrap());
-        let begin = |number| connections.begin(number, peer, &socket);
+        let begin = |number| connections.begin(number, peer, &socket).map(whose);
         assert_eq!((1..=5).map(begin).filter(|gave_way| *gave_way == Ok(Some(peer))).count(), 4);
         thread::scope(|scope| {
             let began = Instant::now();
@@ -314,7 +306,7 @@ mod tests {
             assert_eq!(begin(6), Ok(Some(peer)), "one that gave way ends late");
             assert!(began.elapsed() >= Duration::from_millis(100));
         });
-        assert_eq!(begin(7), Err(SlotsFull), "none ends");
+        assert_eq!(begin(7), Err(Refusal::Full), "none ends");
     }
 
     #[test]
@@ -323,7 +315,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let _other_end = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let socket = Arc::new(Listener::Tcp(listener).accept().unwrap());
-        let begin = |uid| connections.begin(u64::from(uid), Peer::User(uid), &socket);
+        let begin = |uid| connections.begin(u64::from(uid), Peer::User(uid), &socket).map(whose);
         assert!((1..=4).map(begin).all(|gave_way| gave_way == Ok(None)));
         assert_eq!(begin(5), Ok(Some(Peer::User(1))));
     }

@@ -186,9 +186,9 @@ impl EventLoop {
             let _ = send(&socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
             return;
         };
-        if let Some(number) = displaced {
-            self.connections.retain(|connection| connection.number != number);
-            self.slots.leave(number);
+        if let Some(displaced) = displaced {
+            self.connections.retain(|connection| connection.number != displaced.number);
+            self.slots.leave(displaced.number);
             if self.complaints.line(Peer::User(peer.uid)) {
                 tracing::warn!(
                     uid = peer.uid,

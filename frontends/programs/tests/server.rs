@@ -12,6 +12,7 @@ use rustix::net::{
 };
 use spillway_programs::{Config, Server};
 use spillway_serving::Refusal;
+use spillway_test_support::wait::within;
 use spillway_types::{ClientId, Denied, Orders, ProgramCounters, Programs, Registration};
 use spillway_wire::programs::{Answer, Hello, Reason, encode_report};
 
@@ -220,7 +221,7 @@ fn who_says_no_hello_keeps_nobody_out() {
     let first = world.connect();
     say(&first, &Hello::new("first", 1).encode());
     assert!(hear(&first).is_some());
-    let idle: Vec<_> = (0..200).map(|_| world.connect()).collect();
+    let idle: Vec<_> = (0..20).map(|_| world.connect()).collect();
     let late = world.connect();
     say(&late, &Hello::new("late", 2).encode());
     assert_eq!(hear(&late), Some(Answer::Orders(orders(2))));
@@ -228,6 +229,25 @@ fn who_says_no_hello_keeps_nobody_out() {
     assert_eq!(hear(&idle[0]), None);
     say(&first, &encode_report(&ProgramCounters::default()));
     assert_eq!(hear(&first), Some(Answer::Orders(orders(1))));
+}
+
+#[test]
+fn who_floods_is_refused_until_the_second_ends() {
+    let world = World::new(64);
+    let answer = || {
+        let socket = world.connect();
+        // The server may have closed it already.
+        let _ = send(&socket, &Hello::new("late", 2).encode(), SendFlags::NOSIGNAL);
+        hear(&socket)
+    };
+    let refused = Some(Answer::Refused(Reason::Many));
+    within(Duration::from_secs(20), "the flood to be refused", || {
+        let _flood: Vec<_> = (0..400).map(|_| world.connect()).collect();
+        answer() == refused
+    });
+    assert!(world.server.as_ref().unwrap().counts().refused(Refusal::Peer) > 0);
+    let orders = Some(Answer::Orders(orders(2)));
+    within(Duration::from_secs(20), "the user to be served again", || answer() == orders);
 }
 
 #[test]

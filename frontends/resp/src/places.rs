@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::net::Shutdown;
-use spillway_serving::{ConnectionCounts, CountedSlots};
-use spillway_types::{Peer, SlotLimits, SlotsFull};
+use spillway_serving::{ConnectionCounts, CountedSlots, Refusal};
+use spillway_types::{Peer, SlotLimits};
 
 use crate::transport::Socket;
 
@@ -51,13 +51,13 @@ impl Places {
     /// refused.
     ///
     /// # Errors
-    /// There is no free slot.
-    pub fn enter(&self, id: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, SlotsFull> {
+    /// There is no free slot, or the peer opens connections too fast.
+    pub fn enter(&self, id: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, Refusal> {
         let waits = |open: &mut Open| open.slots.waits_for_ends();
         let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
         let mut open = waited.unwrap_or_else(PoisonError::into_inner).0;
         let gone = open.slots.enter(id, peer)?;
-        if let Some(socket) = gone.and_then(|id| open.sockets.get(&id)) {
+        if let Some(socket) = gone.and_then(|other| open.sockets.get(&other.number)) {
             // The peer may have closed the connection already.
             let _ = rustix::net::shutdown(&**socket, Shutdown::Both);
         }
@@ -103,6 +103,6 @@ mod tests {
             assert_eq!(enter(6), Ok(true), "one that gave way ends late");
             assert!(began.elapsed() >= Duration::from_millis(100));
         });
-        assert_eq!(enter(7), Err(SlotsFull), "none ends");
+        assert_eq!(enter(7), Err(Refusal::Full), "none ends");
     }
 }

@@ -1,7 +1,7 @@
 //! The server: it listens, and starts the threads that serve connections.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
-use spillway_platform::sys::peer_credentials;
+use spillway_platform::sys::{PeerCredentials, peer_credentials};
 use spillway_serving::Complaints;
 use spillway_store::Store;
 use spillway_tls::ServerSettings;
@@ -47,6 +47,54 @@ impl AsFd for Listener {
         match self {
             Self::Unix(listener) => listener.as_fd(),
             Self::Tcp(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+/// Where a connection comes from.
+enum Source {
+    Process(PeerCredentials),
+    Address(SocketAddr),
+}
+
+impl Source {
+    fn peer(&self) -> Peer {
+        match self {
+            Self::Process(peer) => Peer::User(peer.uid),
+            Self::Address(address) => Peer::at(address.ip()),
+        }
+    }
+
+    /// The address of the peer, as `CLIENT LIST` has it.
+    fn address(&self) -> String {
+        match self {
+            Self::Process(_) => "unix".into(),
+            Self::Address(address) => address.to_string(),
+        }
+    }
+}
+
+impl Listener {
+    fn accept(&self) -> Result<(Socket, Source), Error> {
+        match self {
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                let peer = peer_credentials(&stream)?;
+                Ok((Socket::Unix(stream), Source::Process(peer)))
+            }
+            Self::Tcp(listener, _) => {
+                let (stream, address) = listener.accept()?;
+                prepare(&stream)?;
+                Ok((Socket::Tcp(stream), Source::Address(address)))
+            }
+        }
+    }
+
+    const fn tls(&self) -> Option<&ServerSettings> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp(_, tls) => tls.as_ref(),
         }
     }
 }
@@ -221,42 +269,43 @@ impl Acceptor {
 
     /// Accepts the next connection. Gives its peer if it was refused, or if it replaced another.
     fn accept(&self) -> Result<Option<Peer>, Error> {
-        let mut described = Described { version: 2, began_ms: unix_ms(), ..Described::default() };
-        let (socket, peer, origin, tls) = match &self.listener {
-            Listener::Unix(listener) => {
-                let (stream, _) = listener.accept()?;
-                stream.set_nonblocking(true)?;
-                let peer = peer_credentials(&stream)?;
-                let path = listener.local_addr()?;
-                let path = path.as_pathname().map(|path| path.display().to_string());
-                described.addresses = ("unix".into(), path.unwrap_or_default());
-                let origin = Origin::Process { uid: peer.uid, gid: peer.gid, pid: peer.pid };
-                (Socket::Unix(stream), Peer::User(peer.uid), origin, None)
-            }
-            Listener::Tcp(listener, tls) => {
-                let (stream, address) = listener.accept()?;
-                prepare(&stream)?;
-                described.addresses = (address.to_string(), stream.local_addr()?.to_string());
-                let is_local = tls.is_none() && address.ip().to_canonical().is_loopback();
-                let name = self.shared.config.loopback_name.clone().filter(|_| is_local);
-                let origin = name.map_or(Origin::Stranger, Origin::Name);
-                (Socket::Tcp(stream), Peer::at(address.ip()), origin, tls.as_ref())
-            }
-        };
+        let (socket, source) = self.listener.accept()?;
+        let peer = source.peer();
         let id = 1 + self.shared.counters.connections.fetch_add(1, Ordering::Relaxed);
         let socket = Arc::new(socket);
-        let transport = Transport::new(Arc::clone(&socket), tls)?;
         let Ok(gave_way) = self.shared.places.enter(id, peer, &socket) else {
             // The peer gets the error if the socket takes it at once.
             let _ = rustix::io::write(&*socket, b"-ERR max number of clients reached\r\n");
             return Ok(Some(peer));
         };
-        let connection = Connection::new(Session::new(id, origin, described));
+        let begun = self.begin(id, &socket, &source).inspect_err(|_| self.shared.places.leave(id));
+        let accepted = begun?;
         let count = |inbox: &Arc<Inbox>| inbox.count.load(Ordering::Relaxed);
         if let Some(idlest) = self.inboxes.iter().min_by_key(|inbox| count(inbox)) {
-            idlest.push(Accepted { transport, connection, peer });
+            idlest.push(accepted);
         }
         Ok(gave_way.then_some(peer))
+    }
+
+    /// The state of a connection that has a slot.
+    fn begin(&self, id: u64, socket: &Arc<Socket>, source: &Source) -> Result<Accepted, Error> {
+        let addresses = (source.address(), socket.local_address()?);
+        let described =
+            Described { version: 2, began_ms: unix_ms(), addresses, ..Described::default() };
+        let tls = self.listener.tls();
+        let origin = match *source {
+            Source::Process(peer) => {
+                Origin::Process { uid: peer.uid, gid: peer.gid, pid: peer.pid }
+            }
+            Source::Address(address) => {
+                let is_local = tls.is_none() && address.ip().to_canonical().is_loopback();
+                let name = self.shared.config.loopback_name.clone().filter(|_| is_local);
+                name.map_or(Origin::Stranger, Origin::Name)
+            }
+        };
+        let transport = Transport::new(Arc::clone(socket), tls)?;
+        let connection = Connection::new(Session::new(id, origin, described));
+        Ok(Accepted { transport, connection, peer: source.peer() })
     }
 }
 

@@ -20,6 +20,22 @@ pub enum Socket {
     Tcp(TcpStream),
 }
 
+impl Socket {
+    /// The address of this side: a path for Unix sockets.
+    ///
+    /// # Errors
+    /// That of the system call.
+    pub fn local_address(&self) -> io::Result<String> {
+        Ok(match self {
+            Self::Unix(stream) => {
+                let address = stream.local_addr()?;
+                address.as_pathname().map(|path| path.display().to_string()).unwrap_or_default()
+            }
+            Self::Tcp(stream) => stream.local_addr()?.to_string(),
+        })
+    }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {

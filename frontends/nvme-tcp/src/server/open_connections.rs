@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use spillway_serving::{ConnectionCounts, CountedSlots};
-use spillway_types::{Peer, Seldom, SlotLimits, SlotsFull};
+use spillway_types::{Peer, Seldom, SlotLimits};
 
 use crate::error::Error;
 
@@ -69,9 +69,9 @@ impl OpenConnections {
         let displaced = open
             .slots
             .enter(number, Peer::at(peer.ip()))
-            .map_err(|SlotsFull| Error::Full { connections_max: self.connections_max })?;
+            .map_err(|_| Error::Full { connections_max: self.connections_max })?;
         open.unproven.insert(number, socket);
-        let Some(other) = displaced.and_then(|other| open.unproven.remove(&other)) else {
+        let Some(other) = displaced.and_then(|other| open.unproven.remove(&other.number)) else {
             return Ok(());
         };
         // This fails if the connection has already ended.

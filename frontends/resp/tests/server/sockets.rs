@@ -1,8 +1,9 @@
 //! A server with sockets.
 
 use std::cell::Cell;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustls::StreamOwned;
 use spillway_resp::{Config, Listener, Server};
+use spillway_serving::Refusal;
 use spillway_store::{ClientConfig, ClientId, Store};
 use spillway_test_support::access::OneClient;
 use spillway_test_support::certificates::Authority;
@@ -196,6 +198,32 @@ fn strangers_are_few_and_do_not_stay() {
     expect(&mut known, b"+PONG\r\n");
     assert_eq!(server.statistics().connections, 1);
     assert_eq!(late.take().load(Ordering::Relaxed), 2, "those that were not replaced");
+}
+
+#[test]
+fn a_user_who_floods_is_refused_until_the_second_ends() {
+    let store = Arc::new(Store::open(spillway_store::Config::embedded(16 << 20)).unwrap());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("resp.sock");
+    let listeners = vec![Listener::Unix(UnixListener::bind(&path).unwrap())];
+    let client = store.add_client(ClientConfig::default()).unwrap();
+    let config = Config { connections_max: 64, ..Config::default() };
+    let nobody = Arc::new(only(client).only(|_| false));
+    let server = Server::start(listeners, store, nobody, config).unwrap();
+    let answer = || {
+        let mut peer = UnixStream::connect(&path).unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // The server may have closed it already.
+        let _ = peer.write_all(b"*1\r\n$4\r\nPING\r\n");
+        let mut answer = [0; 4];
+        peer.read_exact(&mut answer).ok().map(|()| answer)
+    };
+    until("the flood to be refused", || {
+        let _flood: Vec<_> = (0..400).map(|_| UnixStream::connect(&path).unwrap()).collect();
+        answer() == Some(*b"-ERR")
+    });
+    assert!(server.shared().places.counts().refused(Refusal::Peer) > 0);
+    until("the user to be served again", || answer() == Some(*b"-NOA"));
 }
 
 #[test]

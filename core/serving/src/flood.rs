@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use spillway_types::Peer;
 
-/// How many of its connections a user may displace in a [`WINDOW`]: half of those that may be ending when the server
-/// waits for ends, with the usual number of connections. So one user does not make it wait.
+/// How many of its connections a user may displace in a [`WINDOW`]: half of those that may be ending when a server with
+/// 256 connections waits for ends. So one user does not make it wait.
 const DISPLACED_MAX: u32 = 32;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How often users displaced connections of their own in this window. A connection costs its peer less than its thread
-/// costs the server, so a flood would fill the listen queue, where others wait or are refused. Beyond the bound, the
-/// server closes a user's new connections without serving them. An address can be that of many users, who would all be
-/// kept out, so addresses have no bound.
+/// How often users displaced connections of their own in this window. A connection costs its peer less than the server,
+/// so a flood would fill the listen queue, where others wait or are refused. Beyond the bound, the server closes a user's
+/// new connections without serving them. An address can be that of many users, who would all be kept out, so addresses
+/// have no bound.
 #[derive(Debug)]
 pub struct Floods {
     since: Instant,
