@@ -4,7 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use spillway_types::Size;
 
+use crate::asker::Changed;
 use crate::parts::{Daemon, LendOrder, Lending, Shared};
 use crate::problem::Error;
 use crate::types::{LendBorrow, LendStatus, Problem};
@@ -38,12 +41,13 @@ pub(crate) async fn status(State(daemon): Shared) -> Json<LendStatus> {
 pub(crate) async fn borrow(
     State(daemon): Shared,
     wanted: Result<Json<LendBorrow>, JsonRejection>,
-) -> Result<(StatusCode, Json<LendStatus>), Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(wanted) = wanted?;
     if wanted.bytes == 0 {
         return Err(Error::Input("bytes: give the size to borrow".into()));
     }
-    order(&daemon, LendOrder::Borrow(wanted.bytes)).await
+    let (status, lending) = order(&daemon, LendOrder::Borrow(wanted.bytes)).await?;
+    Ok((status, Changed::of(Some(format!("borrow {}", Size(wanted.bytes)))), lending))
 }
 
 /// Returns all borrowed memory, and does not borrow again because of the present shortage.

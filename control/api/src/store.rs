@@ -4,9 +4,11 @@ use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::response::IntoResponse;
 use spillway_directory::{BlockSettings, BlockView, PoolView};
-use spillway_types::{Lifetime as StoreLifetime, PAGE_BYTES, PoolSpec, Sharing};
+use spillway_types::{Lifetime as StoreLifetime, PAGE_BYTES, PoolSpec, Sharing, Size};
 
+use crate::asker::Changed;
 use crate::parts::{Shared, aside};
 use crate::problem::Error;
 use crate::types::{
@@ -70,7 +72,7 @@ pub(crate) async fn pools(State(daemon): Shared) -> Result<Json<Vec<Pool>>, Erro
 pub(crate) async fn create_pool(
     State(daemon): Shared,
     pool: Result<Json<NewPool>, JsonRejection>,
-) -> Result<(StatusCode, Json<Pool>), Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(pool) = pool?;
     let lifetime = match pool.lifetime {
         Lifetime::Persistent => StoreLifetime::Persistent,
@@ -83,7 +85,8 @@ pub(crate) async fn create_pool(
     let client_registry = daemon.client_registry.clone();
     let spec = PoolSpec { lifetime, sharing };
     let made = aside(move || client_registry.create_pool(&pool.client, spec)).await?;
-    Ok((StatusCode::CREATED, Json(made.into())))
+    let changed = Changed::of(Some(describe_pool(&made)));
+    Ok((StatusCode::CREATED, changed, Json(Pool::from(made))))
 }
 
 /// Destroys a pool with its values, and the block device in it.
@@ -98,12 +101,24 @@ pub(crate) async fn create_pool(
 pub(crate) async fn destroy_pool(
     State(daemon): Shared,
     Path(number): Path<String>,
-) -> Result<StatusCode, Error> {
-    let number = number.parse();
-    let number = number.map_err(|_| Error::Input("a pool is identified by its number".into()))?;
+) -> Result<impl IntoResponse, Error> {
+    let number: u32 =
+        number.parse().map_err(|_| Error::Input("a pool is identified by its number".into()))?;
+    let pools = daemon.client_registry.pools()?;
+    let changed = pools.iter().find(|pool| pool.number == number).map(describe_pool);
     let client_registry = daemon.client_registry.clone();
     aside(move || client_registry.destroy_pool(number)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok((StatusCode::NO_CONTENT, Changed::of(changed), ()))
+}
+
+/// A pool in a log line.
+fn describe_pool(pool: &PoolView) -> String {
+    let kind = match pool.spec.lifetime {
+        StoreLifetime::Persistent => "persistent",
+        StoreLifetime::Ephemeral => "ephemeral",
+    };
+    let size = Size(pool.pages * PAGE_BYTES as u64);
+    format!("{kind} pool {} of client {}, {size}", pool.number, pool.client)
 }
 
 /// All block devices.
@@ -124,7 +139,7 @@ pub(crate) async fn blocks(State(daemon): Shared) -> Json<Vec<Block>> {
 pub(crate) async fn create_block(
     State(daemon): Shared,
     block: Result<Json<NewBlock>, JsonRejection>,
-) -> Result<(StatusCode, Json<Block>), Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(block) = block?;
     let block_bytes = block.block_bytes.unwrap_or(4096);
     if ![512, 4096].contains(&block_bytes) {
@@ -139,7 +154,8 @@ pub(crate) async fn create_block(
     };
     let client_registry = daemon.client_registry.clone();
     let made = aside(move || client_registry.create_block(&settings)).await?;
-    Ok((StatusCode::CREATED, Json(made.into())))
+    let changed = Changed::of(Some(describe_block(&made)));
+    Ok((StatusCode::CREATED, changed, Json(Block::from(made))))
 }
 
 /// Destroys a block device.
@@ -154,10 +170,17 @@ pub(crate) async fn create_block(
 pub(crate) async fn destroy_block(
     State(daemon): Shared,
     Path(name): Path<String>,
-) -> Result<StatusCode, Error> {
+) -> Result<impl IntoResponse, Error> {
+    let blocks = daemon.client_registry.blocks();
+    let changed = blocks.iter().find(|block| block.name == name).map(describe_block);
     let client_registry = daemon.client_registry.clone();
     aside(move || client_registry.destroy_block(&name)).await?;
-    Ok(StatusCode::NO_CONTENT)
+    Ok((StatusCode::NO_CONTENT, Changed::of(changed), ()))
+}
+
+/// A block device in a log line.
+fn describe_block(block: &BlockView) -> String {
+    format!("block device {} of client {}, {}", block.name, block.client, Size(block.bytes))
 }
 
 impl From<PoolView> for Pool {

@@ -3,7 +3,10 @@
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
+use axum::response::IntoResponse;
+use spillway_types::Size;
 
+use crate::asker::Changed;
 use crate::parts::{Daemon, Guests, Shared};
 use crate::problem::Error;
 use crate::types::{Problem, VmArgs, VmAuto, VmList, VmOutcome, VmResize, VmStatus};
@@ -44,7 +47,7 @@ pub(crate) async fn resize(
     State(daemon): Shared,
     Path(name): Path<String>,
     wanted: Result<Json<VmResize>, JsonRejection>,
-) -> Result<Json<VmOutcome>, Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(wanted) = wanted?;
     let sizes = [wanted.to_bytes, wanted.grow_bytes, wanted.shrink_bytes];
     if sizes.iter().flatten().count() != 1 {
@@ -52,7 +55,11 @@ pub(crate) async fn resize(
     }
     let ended = guests(&daemon)?.resize(&name, wanted).ok_or(Error::NoVm(name))?;
     match ended.await {
-        Ok(Ok(outcome)) => Ok(Json(outcome)),
+        Ok(Ok(outcome)) => {
+            let (now, before) = (Size(outcome.size_bytes), Size(outcome.from_bytes));
+            let changed = format!("size {now} (was {before}): {}", outcome.end);
+            Ok((Changed::of(Some(changed)), Json(outcome)))
+        }
         Ok(Err(why)) => Err(Error::VmRefused(why)),
         Err(_) => Err(Error::Stopping),
     }
@@ -72,14 +79,14 @@ pub(crate) async fn set_auto(
     State(daemon): Shared,
     Path(name): Path<String>,
     wanted: Result<Json<VmAuto>, JsonRejection>,
-) -> Result<Json<VmStatus>, Error> {
+) -> Result<impl IntoResponse, Error> {
     let Json(wanted) = wanted?;
     if !guests(&daemon)?.set_auto(&name, wanted.auto) {
         return Err(Error::NoVm(name));
     }
     let mut status = status(&daemon, &name)?;
     status.auto = wanted.auto;
-    Ok(Json(status))
+    Ok((Changed::of(Some(format!("auto {}", wanted.auto))), Json(status)))
 }
 
 /// Reserves a guest's boot memory, and returns the options with which to start QEMU.

@@ -84,6 +84,14 @@ fn a_change_is_told_with_its_old_and_new_values() {
         Some(&format!("{utility} (was greedy, interval 1000 ms)")),
     );
 
+    let pool = "persistent pool 1 of client alice, 0 B";
+    told("POST /v1/pools", r#"{"client":"alice","lifetime":"persistent"}"#, Some(pool));
+    told("DELETE /v1/pools/1", "", Some(pool));
+    let disk = "block device disk of client alice, 1.0 MiB";
+    let new_disk = r#"{"name":"disk","client":"alice","bytes":1048576}"#;
+    told("POST /v1/blocks", new_disk, Some(disk));
+    told("DELETE /v1/blocks/disk", "", Some(disk));
+
     write(
         "[memory]\npolicy = \"smart-alloc\"\np = 2.5\nthreshold = \"4M\"\ninterval_ms = 500\nprograms = \"32M\"\n\
          [unnamed]\ntarget = \"16M\"\n",
