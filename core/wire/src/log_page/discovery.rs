@@ -198,7 +198,10 @@ mod tests {
         bytes[1280..1287].copy_from_slice(b"nqn.a:b");
         bytes[1536..1545].copy_from_slice(b"127.0.0.1");
         bytes[1792] = 2;
-        assert_eq!(discovery(5, &[entry]), bytes);
+        assert_eq!(discovery(5, core::slice::from_ref(&entry)), bytes);
+        // A secure channel is not specified, rather than not required.
+        (bytes[1027], bytes[1792]) = (0, 0);
+        assert_eq!(discovery(5, &[DiscoveryEntry { secure: false, ..entry }]), bytes);
     }
 
     #[test]
