@@ -9,6 +9,7 @@ mod cells;
 mod disks;
 mod fanout;
 mod kvcache;
+mod machine;
 mod pager;
 mod policy;
 mod programs;
@@ -20,6 +21,8 @@ mod rows;
 mod sides;
 mod spec;
 mod store;
+mod swap;
+mod swap_file;
 mod valkey;
 mod window;
 mod zram;
@@ -51,9 +54,10 @@ struct Arguments {
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All benchmarks.
-const ALL: [Bench; 14] = [
+const ALL: [Bench; 15] = [
     ("store", store::run),
     ("pager", pager::run),
+    ("swap", swap::run),
     ("programs", programs::run),
     ("replacement", replacement::run),
     ("ring", ring::run),

@@ -4,6 +4,7 @@ mod computing;
 
 use std::fmt;
 
+use super::machine::SwapSettings;
 use super::rows::{Report, Row, figure, line_of, median, table};
 use super::sides::{self, Options};
 use super::spec::{Content, Floor, Handler, MISS_NS, Outcome, PAGE, Pattern, Spec};
@@ -182,8 +183,9 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
             (outcome, resident_bytes(outcome), outcome.handler_p50_ns, None)
         }
         Side::Zram { page_cluster } => {
+            let limit_bytes = local_bytes() + OWN_BYTES;
             let (outcome, peak_bytes) =
-                sides::zram(&spec, local_bytes() + OWN_BYTES, page_cluster)?;
+                sides::zram(&spec, SwapSettings { limit_bytes, page_cluster })?;
             (outcome, resident_bytes(outcome), None, Some(peak_bytes))
         }
     };

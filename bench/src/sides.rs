@@ -2,14 +2,21 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::{env, fs, process};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{env, fs, process, thread};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
 
+use super::machine::SwapSettings;
 use super::spec::{Floor, Handler, Outcome, PAGE, Spec};
+use super::swap_file::SwapFile;
 use super::zram::Zram;
 use super::{built, go_on};
+
+/// Time between two looks at zswap's memory.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Options of `spillway run` that differ between runs. Sizes in bytes.
 #[derive(Clone, Copy)]
@@ -54,11 +61,38 @@ pub fn floor(spec: &Spec, floor: Floor) -> anyhow::Result<Outcome> {
     finish(Command::new(workload()?), &spec).context("the bare handler")
 }
 
-/// Runs the workload in a control group of `limit_bytes` with swap on zram. Also returns zram's peak memory, bytes.
-pub fn zram(spec: &Spec, limit_bytes: u64, page_cluster: u32) -> anyhow::Result<(Outcome, u64)> {
-    let zram = Zram::set_up(limit_bytes, page_cluster).context("setting up zram")?;
-    let outcome = finish(zram.command(&workload()?), spec).context("zram")?;
-    Ok((within(limit_bytes, outcome)?, zram.peak_bytes()?))
+/// Runs the workload in a control group with swap on zram. Also returns zram's peak memory, bytes.
+pub fn zram(spec: &Spec, settings: SwapSettings) -> anyhow::Result<(Outcome, u64)> {
+    let zram = Zram::set_up(settings).context("setting up zram")?;
+    let outcome = finish(zram.machine.command(&workload()?), spec).context("zram")?;
+    Ok((within(settings.limit_bytes, outcome)?, zram.peak_bytes()?))
+}
+
+/// Runs the workload in a control group with swap on a file. Also returns zswap's peak memory, bytes; 0 without zswap.
+pub fn swap_file(
+    spec: &Spec,
+    settings: SwapSettings,
+    with_zswap: bool,
+) -> anyhow::Result<(Outcome, u64)> {
+    let swap = SwapFile::set_up(settings, with_zswap).context("setting up a swap file")?;
+    let command = swap.machine.command(&workload()?);
+    let is_over = AtomicBool::new(false);
+    let (outcome, peak_bytes) = thread::scope(|scope| {
+        let peak = scope.spawn(|| {
+            let before = SwapFile::zswap_bytes()?;
+            let mut peak_bytes = before;
+            while !is_over.load(Ordering::Relaxed) {
+                peak_bytes = peak_bytes.max(SwapFile::zswap_bytes()?);
+                thread::sleep(SAMPLE_INTERVAL);
+            }
+            anyhow::Ok(peak_bytes - before)
+        });
+        let outcome = finish(command, spec).context("swap file");
+        is_over.store(true, Ordering::Relaxed);
+        (outcome, peak.join())
+    });
+    let peak_bytes = peak_bytes.map_err(|_| anyhow!("reading /proc/meminfo"))?;
+    Ok((within(settings.limit_bytes, outcome?)?, peak_bytes?))
 }
 
 /// Runs the workload as it is, with all its memory.

@@ -15,7 +15,7 @@ use crate::{alone, glossary, layering, pages, parallel, unit_tests};
 const SCHEDULES_MAX: Duration = Duration::from_mins(12);
 
 /// Benchmarks that set up the machine's one /dev/zram0: only one of them can run at a time.
-const WITH_ZRAM: [&str; 3] = ["pager", "programs", "valkey"];
+const WITH_ZRAM: [&str; 4] = ["pager", "swap", "programs", "valkey"];
 
 /// Runs all checks from the workspace's root, and prints how long each took.
 ///

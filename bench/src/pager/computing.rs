@@ -4,6 +4,7 @@
 use std::fmt;
 
 use super::{Cell, MIB, OWN_BYTES, local_bytes, pages, spec_of};
+use crate::machine::SwapSettings;
 use crate::rows::{Row, median};
 use crate::sides::{self, Options};
 use crate::spec::{Content, Handler, Outcome, Pattern, Spec};
@@ -60,7 +61,10 @@ fn rate(side: Side, threads: usize, compute_ns: u64) -> anyhow::Result<f64> {
             };
             sides::spillway(&spec, &options)?.0
         }
-        Side::Zram => sides::zram(&spec, local_bytes() + OWN_BYTES, 0)?.0,
+        Side::Zram => {
+            let limit_bytes = local_bytes() + OWN_BYTES;
+            sides::zram(&spec, SwapSettings { limit_bytes, page_cluster: 0 })?.0
+        }
         Side::Resident => sides::resident(&spec)?,
     };
     Ok(outcome.ops as f64 / outcome.seconds)

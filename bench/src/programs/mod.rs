@@ -17,6 +17,7 @@ use std::{env, process, thread};
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
+use super::machine::SwapSettings;
 use super::rows::{Report, Row, figure, line_of, median, table};
 use super::zram::Zram;
 use super::{build_programs, built, by_size, go_on, rounds, wanted};
@@ -206,11 +207,14 @@ impl Runner<'_> {
         let _ = fs::remove_file(&stats_path);
         let limit_bytes = self.program.local_bytes + self.native_bytes;
         let zram = match side {
-            Side::Zram => Some(Zram::set_up(limit_bytes, 0).context("setting up zram")?),
+            Side::Zram => {
+                let settings = SwapSettings { limit_bytes, page_cluster: 0 };
+                Some(Zram::set_up(settings).context("setting up zram")?)
+            }
             _ => None,
         };
         let mut command = match (&zram, side) {
-            (Some(zram), _) => zram.command(Path::new(&self.program.words[0])),
+            (Some(zram), _) => zram.machine.command(Path::new(&self.program.words[0])),
             (None, Side::Plain) => Command::new(&self.program.words[0]),
             (None, _) => {
                 let mut command = Command::new(self.spillway);
@@ -231,7 +235,7 @@ impl Runner<'_> {
         ensure!(status.success(), "{status}: {}", last_line(&errors));
         let (memory_bytes, fetches, native_bytes) = match (&zram, side) {
             (Some(zram), _) => {
-                ((limit_bytes + zram.peak_bytes()?) as f64, zram.misses()? as f64, 0)
+                ((limit_bytes + zram.peak_bytes()?) as f64, zram.machine.misses()? as f64, 0)
             }
             (None, Side::Plain) => (f64::NAN, f64::NAN, 0),
             (None, _) => {
