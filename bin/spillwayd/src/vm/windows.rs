@@ -465,6 +465,20 @@ mod tests {
     }
 
     #[test]
+    fn a_page_of_an_open_window_is_no_other_window_s() {
+        let mut served = Served::new(LIMITS);
+        let opened = served.open(0);
+        assert!(matches!(opened, FromHost::Opened { id: 0, .. }), "{opened:?}");
+        let FromHost::Refused { id: 1, why: Some(why), .. } = served.open(1) else { panic!() };
+        assert_eq!(why, "a page belongs to another window already");
+        served.say(&FromGuest::Close { id: 0 });
+        let closed = served.hear();
+        assert!(matches!(closed, FromHost::Closed { id: 0, .. }), "{closed:?}");
+        let opened = served.open(2);
+        assert!(matches!(opened, FromHost::Opened { id: 2, .. }), "{opened:?}");
+    }
+
+    #[test]
     fn a_vm_that_moves_gets_no_windows_until_its_monitor_says_that_it_has_stopped_to() {
         let mut served = Served::new(LIMITS);
         // A monitor tells what changes, and is looked at again and again.
