@@ -17,6 +17,8 @@ LEFT_OUT = {
         "Docker: lab/long/container-image",
     ("docs/daemon.md", 'b$ nvme connect -t tcp -a 192.0.2.1 -s 4420 -n nqn.2026-11.io.spillway:blocks --dhchap-secret "$(cat b.secret)" -c 1 -l -1'):
         "the kernel's nvme-tcp: lab/long/guest-nvme-tcp",
+    ("docs/daemon.md", "b$ ssh -f -N -o ServerAliveInterval=5 -L 127.0.0.1:4420:127.0.0.1:4420 blade"):
+        "another host, with SSH",
     ("docs/daemon.md", "here$ spillway client export alice > alice.pools        # her puts are refused here from now on"):
         "two daemons: lab/tests/daemon-moved",
     ("docs/daemon.md", "here$ spillway client export alice --rest > alice.rest"): "two daemons: lab/tests/daemon-moved",
