@@ -2,6 +2,8 @@
 # loopback. Its programs lie on a disk, so that they take none of its memory.
 . "$(dirname "${BASH_SOURCE[0]}")/lab.sh"
 PROGRAMS=(/usr/sbin/nvme /usr/sbin/nbd-client /usr/bin/fio /usr/sbin/mkfs.ext4)
+# Of lab/tools.
+TOOLS=(hog)
 MODULES=(virtio_pci virtio_net virtio_blk ext4 crc32c_generic nvme-tcp nbd hmac sha256_generic sha512_generic dh_generic)
 
 # The folder of the guest's kernel, unless the caller has set it. LAB_KERNEL=kernel-release is the Debian release's own.
@@ -43,7 +45,10 @@ make_network_initramfs() {
     local root=$WORK/root
     mkdir -p "$root"/{bin,proc,sys,dev,tmp,run,tools,etc/nvme,lib64}
     cp /usr/bin/busybox "$root/bin/busybox"
-    gcc -O2 -static -o "$root/bin/hog" "$LAB/tools/hog.c" || fail "hog.c does not build"
+    local tool
+    for tool in "${TOOLS[@]}"; do
+        gcc -O2 -static -o "$root/bin/$tool" "$LAB/tools/$tool.c" || fail "$tool.c does not build"
+    done
     guest_modules "$root"
     echo nqn.2014-08.org.nvmexpress:uuid:3f5d62d6-2e40-4f7a-9d3e-0d2bb6b7a001 >"$root/etc/nvme/hostnqn"
     echo 3f5d62d6-2e40-4f7a-9d3e-0d2bb6b7a001 >"$root/etc/nvme/hostid"
@@ -112,11 +117,21 @@ daemon() {
     "$SPILLWAY" "$@" --api "$WORK/daemon/api.sock"
 }
 
+daemon_pid() { daemon stat -o json | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["version"]["pid"])'; }
+
+# attend FUNCTION: calls it with each line that the guest says.
+attend() {
+    local line
+    tail --pid=$$ -f -n +1 --retry "$WORK/console" 2>/dev/null | grep --line-buffered -o $'GUEST[^\r]*' | while read -r line; do
+        "$1" "$line"
+    done
+}
+
 # watch_daemon: writes down the daemon's resident memory in KiB at each thing that the guest says, which waits a
 # little around them.
 watch_daemon() {
     local pid stage
-    pid=$(daemon stat -o json | /usr/bin/python3 -c 'import json, sys; print(json.load(sys.stdin)["version"]["pid"])')
+    pid=$(daemon_pid)
     while sleep 0.5; do
         stage=$(tr -d '\r' 2>/dev/null <"$WORK/console" | grep -o 'GUEST [a-z]*' | tail -n 1 | cut -d ' ' -f 2)
         echo "$stage $(sed -n 's/^VmRSS:[^0-9]*\([0-9]*\).*/\1/p' "/proc/$pid/status" 2>/dev/null)"

@@ -59,6 +59,9 @@ LEFT_OUT = {
         "hours of virtual hosts: sim/tests runs some seeds",
     ("docs/nbd.md", "modprobe nbd"): "the kernel's nbd: lab/long/guest-nbd",
     ("docs/nbd.md", "swapoff /dev/nbd0"): "the kernel's nbd: lab/long/guest-nbd",
+    ("docs/nbd.md", "umount /mnt"): "the kernel's nbd: lab/long/guest-nbd",
+    ("docs/nbd.md", "grep VmSwap: /proc/[0-9]*/status | grep -v ' 0 kB'    # programs with pages there: start them again"):
+        "the kernel's nbd: lab/long/guest-nbd",
     ("docs/nbd.md", "lab/setup bench"): "CI runs every benchmark",
     ("docs/policies.md", "spillway client set python3-4711 --floor 512M --target 2G"):
         "the number of the reader's own process: lab/tests/programs-share",
