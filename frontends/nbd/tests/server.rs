@@ -121,6 +121,13 @@ fn who_never_chooses_is_sent_away() {
     assert!(is_closed(&mut idle));
     until("both to be gone", || server.connections() == 0);
     assert_eq!(registry.late.load(Ordering::SeqCst), 2);
+    // One that has chosen is not late, however it ends.
+    let mut chosen = connect();
+    begin(&mut chosen, "disk");
+    chosen.write_all(&[0; 28]).unwrap();
+    assert!(is_closed(&mut chosen));
+    until("it to be gone", || server.connections() == 0);
+    assert_eq!(registry.late.load(Ordering::SeqCst), 2);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 
-use crate::common::{MIB, SECTION, TestFolder};
+use crate::common::{MIB, SECTION, TestFolder, TestMount};
 use spillway_sections::{Backing, DEVICES_MAX, Error, GuestFile, Pool, Settings};
 
 fn line(settings: &Settings) -> String {
@@ -32,6 +32,24 @@ fn settings() {
     let line = line(&Settings { capacity_bytes: 1 << 60, ..good.clone() });
     assert!(line.contains("mount it with a larger size="), "{line}");
     drop(Pool::open(&good).unwrap());
+}
+
+/// A daemon of guests runs, or ran: its files take up the room of the mount.
+#[test]
+fn what_a_pool_s_files_hold_needs_no_room_again() {
+    let Some(mount) = TestMount::new(c"tmpfs", "size=24M") else { return };
+    let folder = mount.folder();
+    let settings = folder.settings(4);
+    assert_eq!(settings.check().unwrap(), Backing::Tmpfs);
+    let pool = Pool::open(&settings).unwrap();
+    pool.create("a", GuestFile::Boot, 3 * SECTION).unwrap();
+    drop(pool);
+    assert_eq!(settings.check().unwrap(), Backing::Tmpfs);
+    drop(Pool::open(&settings).unwrap());
+    let larger = Settings { capacity_bytes: 7 * SECTION, ..settings };
+    let line = line(&larger);
+    assert!(line.contains("mount it with a larger size="), "{line}");
+    assert_eq!(larger.check().unwrap_err().to_string(), line);
 }
 
 #[test]

@@ -490,5 +490,8 @@ mod tests {
         let last_error = file.counters().last_error.map(|(error, _)| error);
         assert_eq!(last_error, Some(DiskError::Write(Errno::BADF)));
         assert_eq!(file.counters().trouble, Some(DiskTrouble::Failed(Errno::BADF)));
+        file.note_corrupt();
+        let last_error = file.counters().last_error.map(|(error, _)| error);
+        assert_eq!(last_error, Some(DiskError::Corrupt), "a later one replaces it");
     }
 }
