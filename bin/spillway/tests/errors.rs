@@ -152,8 +152,10 @@ fn a_token_goes_to_another_host_only_inside_tls() {
         &here,
         "--to-token-file",
         &token,
+        "--api-guarded",
     ]);
-    assert!(line.contains("the token is not sent") && status == 2, "{line}");
+    let words = ["the token is not sent", "--to DIR/api.sock", "--to-guarded"];
+    assert!(words.iter().all(|words| line.contains(words)) && status == 2, "{line}");
     daemon.join().unwrap();
     assert!(requests.try_recv().is_err(), "nothing is sent");
 

@@ -29,6 +29,8 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 pub struct ApiAddress {
     /// As it was given.
     address: String,
+    /// The option for such an address: `--api` or `--to`.
+    option: &'static str,
     kind: Kind,
 }
 
@@ -64,7 +66,8 @@ impl ApiAddress {
                 )));
             }
         };
-        Ok(Self { address: address.to_owned(), kind })
+        let option = if from == "--to" { "--to" } else { "--api" };
+        Ok(Self { address: address.to_owned(), option, kind })
     }
 
     /// As it was given.
@@ -124,9 +127,10 @@ impl ApiAddress {
     fn in_the_clear(&self) -> Refusal {
         Refusal::usage(format!(
             "the token is not sent to {}: http does not encrypt, and others on the network could read it; use https://, or \
-             forward that host's api.sock: ssh -N -L DIR/api.sock:/run/spillway/api.sock HOST, and --api DIR/api.sock; or \
-             give --api-guarded if something else encrypts",
-            self.address
+             forward that host's api.sock: ssh -N -L DIR/api.sock:/run/spillway/api.sock HOST, and {option} DIR/api.sock; \
+             or give {option}-guarded if something else encrypts",
+            self.address,
+            option = self.option,
         ))
     }
 }

@@ -59,6 +59,10 @@ pub struct Moving {
     #[arg(long, value_name = "FILE")]
     to_ca: Option<PathBuf>,
 
+    /// As --api-guarded, for the other daemon.
+    #[arg(long)]
+    to_guarded: bool,
+
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -80,8 +84,8 @@ struct Outcome {
 pub fn run(options: &Moving) -> anyhow::Result<ExitCode> {
     let from = Api::new(&options.daemon)?.with_deadline();
     let address = ApiAddress::new("--to", &options.to, authorities(options.to_ca.clone()))?;
-    let is_guarded = options.daemon.api_guarded;
-    let to = Api::at(address, options.to_token_file.as_deref(), is_guarded)?.with_deadline();
+    let to = Api::at(address, options.to_token_file.as_deref(), options.to_guarded)?;
+    let to = to.with_deadline();
     let (mut seen, mut outcomes) = (HashSet::new(), Vec::new());
     // Clients can come meanwhile.
     loop {
