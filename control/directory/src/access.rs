@@ -9,6 +9,7 @@ use crate::entry::{Entry, check_name};
 use crate::registry::{ClientRegistry, RegistryState};
 use crate::settings::{ClientSettings, NAME_BYTES_MAX, SECRET_BYTES_MAX, Users, Who};
 use crate::views::{Origin, Refusals};
+use crate::visits::Line;
 
 impl Access for ClientRegistry {
     fn admit(&self, who: Identity<'_>) -> Result<Admitted, Denied> {
@@ -20,6 +21,9 @@ impl Access for ClientRegistry {
             (Err(Denied::Unknown), Identity::User { .. }) => state.refusals.authentications += 1,
             (Err(Denied::Unknown), _) => state.refusals.unknown += 1,
         }
+        let lines = state.visits.take();
+        drop(state);
+        lines.into_iter().for_each(Line::log);
         admitted
     }
 

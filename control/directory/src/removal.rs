@@ -7,6 +7,7 @@ use crate::entry::{Entry, Move};
 use crate::error::Error;
 use crate::registry::{ClientRegistry, RegistryState};
 use crate::views::Origin;
+use crate::visits::Line;
 
 impl RegistryState {
     /// Fails while a client's pools are being exported or imported.
@@ -121,7 +122,10 @@ impl ClientRegistry {
             }
         }
         state.programs.expire(grace);
-        if let Err(error) = state.remember() {
+        let (remembered, lines) = (state.remember(), state.visits.take());
+        drop(state);
+        lines.into_iter().for_each(Line::log);
+        if let Err(error) = remembered {
             tracing::error!("{error}");
         }
     }

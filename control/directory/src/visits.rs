@@ -1,22 +1,35 @@
 //! Log lines about clients that come and go by themselves.
 
+use std::mem;
 use std::time::Instant;
 
 use spillway_types::Seldom;
 
 use crate::settings::Who;
 
-/// The lines: at most one a second of each kind, because a peer can invent any number of host names.
+/// The lines: at most one a second of each kind, because a peer can invent any number of host names. They wait here
+/// until the registry's lock is released, because whoever reads the log may hold it up.
 #[derive(Debug)]
 pub(crate) struct Visits {
     began: Instant,
     come: Seldom,
     gone: Seldom,
+    lines: Vec<Line>,
+}
+
+/// A line about a client, and how many like it were left out before.
+#[derive(Debug)]
+pub(crate) struct Line {
+    client: String,
+    /// The setting that admits it; none if it has gone.
+    setting: Option<&'static str>,
+    others: u64,
 }
 
 impl Visits {
     pub(crate) fn new() -> Self {
-        Self { began: Instant::now(), come: Seldom::default(), gone: Seldom::default() }
+        let (come, gone) = Default::default();
+        Self { began: Instant::now(), come, gone, lines: Vec::new() }
     }
 
     fn now_ms(&self) -> u64 {
@@ -28,7 +41,7 @@ impl Visits {
         let now_ms = self.now_ms();
         if let Some(others) = self.come.line(now_ms) {
             let setting = if matches!(who, Who::Host(_)) { "hosts" } else { "users" };
-            tracing::info!(client, others, "added: it connected, and unnamed.{setting} admits it");
+            self.lines.push(Line { client: client.to_owned(), setting: Some(setting), others });
         }
     }
 
@@ -36,7 +49,29 @@ impl Visits {
     pub(crate) fn gone(&mut self, client: &str) {
         let now_ms = self.now_ms();
         if let Some(others) = self.gone.line(now_ms) {
-            tracing::info!(client, others, "removed: its connections ended a while ago");
+            self.lines.push(Line { client: client.to_owned(), setting: None, others });
+        }
+    }
+
+    /// Takes the lines that wait.
+    pub(crate) fn take(&mut self) -> Vec<Line> {
+        mem::take(&mut self.lines)
+    }
+}
+
+impl Line {
+    /// Writes it. The caller has released the registry's lock.
+    pub(crate) fn log(self) {
+        let Self { client, setting, others } = self;
+        match setting {
+            Some(setting) => {
+                tracing::info!(
+                    client,
+                    others,
+                    "added: it connected, and unnamed.{setting} admits it"
+                );
+            }
+            None => tracing::info!(client, others, "removed: its connections ended a while ago"),
         }
     }
 }
