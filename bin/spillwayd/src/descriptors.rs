@@ -133,6 +133,21 @@ mod tests {
     }
 
     #[test]
+    fn disks_and_guests_have_room_beside_the_connections() {
+        let mut config = read(None, &[]).unwrap();
+        config.disks = vec![Default::default(); 20];
+        config.vms = vec![Default::default(); 10];
+        // Files of the daemon, 32 descriptors of each disk, 16 of each guest.
+        let others = 256 + 20 * 32 + 10 * 16;
+        let all = others + ConnectionBounds::default().descriptors(&config);
+        assert_eq!(ConnectionBounds::fit(&config, all), ConnectionBounds::default());
+        assert_ne!(ConnectionBounds::fit(&config, all - 100), ConnectionBounds::default());
+        let bounds = ConnectionBounds::fit(&config, 4096);
+        let used = others + bounds.descriptors(&config);
+        assert!(used <= 4096 && used >= 4096 * 9 / 10, "{used}, {bounds:?}");
+    }
+
+    #[test]
     fn bounds_fit_the_limit() {
         let mut config = read(None, &[]).unwrap();
         assert_eq!(ConnectionBounds::fit(&config, 1 << 20), ConnectionBounds::default());
