@@ -277,3 +277,41 @@ fn devices(status: &LendStatus) -> Vec<LendDeviceSample> {
     };
     status.devices.iter().map(device).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use spillway_serving::{CommandKind, ConnectionCounts, Latencies};
+
+    use super::*;
+
+    #[test]
+    fn servers_of_one_name_are_summed() {
+        let counts = |open, refusals| {
+            let counts = ConnectionCounts::default();
+            counts.set_open(open);
+            (0..refusals).for_each(|_| counts.refuse(Refusal::Full));
+            Arc::new(counts)
+        };
+        let latencies = |times| {
+            let latencies = Arc::new(Latencies::new(&[CommandKind::Read, CommandKind::Write]));
+            let recorder = latencies.recorder();
+            (0..times).for_each(|_| recorder.record(CommandKind::Write, Duration::from_millis(1)));
+            latencies
+        };
+        let all = Measured {
+            resp: None,
+            nvme: None,
+            latencies: vec![("nbd", latencies(3)), ("resp", latencies(5)), ("nbd", latencies(4))],
+            connections: vec![("nbd", counts(3, 1)), ("resp", counts(5, 7)), ("nbd", counts(4, 2))],
+        };
+        let open = connections(&all).into_iter().map(|it| (it.front_end, it.open, it.refused[1].1));
+        assert_eq!(open.collect::<Vec<_>>(), [("nbd", 7, 3), ("resp", 5, 7)]);
+        let timed = commands(&all).into_iter().map(|it| {
+            let counts = it.latencies.iter().map(|(_, times)| times.counts.iter().sum::<u64>());
+            (it.front_end, counts.collect::<Vec<_>>())
+        });
+        assert_eq!(timed.collect::<Vec<_>>(), [("nbd", vec![0, 7]), ("resp", vec![0, 5])]);
+    }
+}
