@@ -15,7 +15,8 @@ use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
 };
 use spillway_client::{Error, Get, Key, PoolSpec, Put, Ring, Store};
-use spillway_ring::{Attached, Region, Server};
+use spillway_ring::{Attached, Config, Region, Server};
+use spillway_serving::Refusal;
 use spillway_types::Limits;
 use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES, Welcome};
 
@@ -196,6 +197,20 @@ fn a_window_for_which_there_is_no_memory_is_refused() {
     assert_eq!(server.connections(), 0);
     let hello = Hello { version: 7, ..hello };
     assert_eq!(server.attach("guest", hello, none).unwrap_err(), Reason::Version);
+}
+
+#[test]
+fn a_window_beyond_the_ring_s_connections_is_refused_and_counted() {
+    let mut daemon = Daemon::with(LIMITS, Config::of(1));
+    let server = daemon.server.take().unwrap();
+    let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
+    let first = attach(&server, hello).unwrap();
+    let counts = || (server.counts().open(), server.counts().refused(Refusal::Full));
+    assert_eq!(counts(), (1, 0));
+    assert_eq!(attach(&server, hello).unwrap_err(), Reason::Connections);
+    assert_eq!(counts(), (1, 1));
+    end(&first);
+    assert_eq!(daemon.inside(), 0);
 }
 
 #[test]
