@@ -102,7 +102,7 @@ impl ApiAddress {
             }
             Kind::Http(host) => {
                 let found: Vec<_> = lookup_host(host).await.map_err(refused)?.collect();
-                if secret && !found.iter().all(is_this_host) {
+                if secret && !are_this_host(&found) {
                     return Err(self.in_the_clear());
                 }
                 // Not the name again: it could have another address by now.
@@ -133,6 +133,11 @@ impl ApiAddress {
             option = self.option,
         ))
     }
+}
+
+/// Whether bytes for a name stay on this host: it may be connected to by any of its addresses.
+fn are_this_host(addresses: &[SocketAddr]) -> bool {
+    addresses.iter().all(is_this_host)
 }
 
 /// Whether bytes for this address stay on this host.
@@ -212,6 +217,16 @@ fn why(error: &io::Error, authorities: Option<&PathBuf>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_this_host_only_by_all_its_addresses() {
+        let addresses = |all: &[&str]| all.iter().map(|it| it.parse().unwrap()).collect::<Vec<_>>();
+        let (v4, v6, other) = ("127.0.0.1:8430", "[::1]:8430", "192.0.2.1:8430");
+        assert!(are_this_host(&addresses(&[v4, v6])));
+        for elsewhere in [&[other][..], &[v4, other], &[other, v6]] {
+            assert!(!are_this_host(&addresses(elsewhere)), "{elsewhere:?}");
+        }
+    }
 
     #[test]
     fn only_what_can_be_asked_is_an_address() {
