@@ -61,6 +61,11 @@ fn scan(admin: &mut Host) -> (Vec<u32>, bool) {
 
 /// Reads what changed, and waits for the next event.
 fn changes(admin: &mut Host) -> Vec<u32> {
+    changed(admin).expect("fewer than a log can name")
+}
+
+/// The same; none if more changed than the log can name.
+fn changed(admin: &mut Host) -> Option<Vec<u32>> {
     let get = GetLogPage {
         log: log::CHANGED_NAMESPACES,
         retain_event: false,
@@ -69,7 +74,7 @@ fn changes(admin: &mut Host) -> Vec<u32> {
         command_set: 0,
     };
     let command = get.encode(admin.id());
-    let changed = log_page::decode_changed(&admin.ask(command, &[]).1).unwrap();
+    let changed = log_page::decode_changed(&admin.ask(command, &[]).1);
     wait(admin);
     changed
 }
@@ -133,6 +138,25 @@ fn the_kernel_scans_again_after_the_first_list_of_an_association() {
         assert!(comes(&mut admin));
         assert_eq!(changes(&mut admin), [added], "later changes alone");
     }
+}
+
+/// A list and a log have room for 1,024 namespaces.
+#[test]
+fn of_more_namespaces_than_a_log_names_the_host_is_told_that_all_changed() {
+    let world = World::new();
+    let pools: Vec<_> = (0..1_025).map(|_| create_pool(&world)).collect();
+    let (mut admin, _) = waiting(&world, POOLS);
+    let (first, told) = scan(&mut admin);
+    assert_eq!((first.len(), told), (1_024, true));
+    // Linux goes on behind the last one that it got.
+    let (rest, told) = list(&mut admin, structure::NAMESPACE_LIST, first[1_023]);
+    assert_eq!(([first, rest].concat(), told), (pools, false));
+    assert_eq!(changed(&mut admin), None, "all of them");
+    assert!(!scan(&mut admin).1, "once");
+    let added = create_pool(&world);
+    world.target.namespaces_changed(world.alice);
+    assert!(comes(&mut admin));
+    assert_eq!(changes(&mut admin), [added], "later changes alone");
 }
 
 #[test]
