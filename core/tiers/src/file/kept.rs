@@ -456,13 +456,20 @@ mod tests {
             file.try_again(&budget);
             assert_eq!(file.counters().trouble, None);
             file.shared.trouble().last = Some(trouble);
+            file.shared.note_error(DiskError::Write(Errno::NOSPC));
             file.try_again(&budget);
+            file.try_again(&budget);
+            assert!(file.counters().pages <= WRITE_PAGES_MAX as u64, "one try at a time");
             let until = Instant::now() + Duration::from_secs(20);
             while file.counters().trouble == Some(trouble) {
                 assert!(Instant::now() < until, "it is not tried");
                 std::thread::sleep(Duration::from_millis(5));
             }
             assert_eq!((file.counters().trouble, file.takes()), (expected, expected.is_none()));
+            // The last error stays when the disk serves again. A try that fails replaces it.
+            let last_error = file.counters().last_error.map(|(error, _)| error);
+            let errno = if expected.is_none() { Errno::NOSPC } else { Errno::TIMEDOUT };
+            assert_eq!(last_error, Some(DiskError::Write(errno)));
             while file.counters().pages != 0 || file.shared.trouble().trying {
                 assert!(Instant::now() < until, "pages are left, or it is not tried again");
             }
