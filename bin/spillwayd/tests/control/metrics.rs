@@ -14,6 +14,7 @@ use spillway_types::{Key, PoolSpec, Put};
 
 use crate::daemon::{Daemon, TOKEN, address, ask, refused, value};
 use crate::http::packets;
+use crate::renew::Host;
 
 #[test]
 fn the_process_is_measured_inside_the_sandbox() {
@@ -77,6 +78,60 @@ fn connections_of_each_front_end_are_counted_before_they_are_admitted() {
         drop(held);
         until("all to be gone", || are_open(0));
     }
+}
+
+#[test]
+fn connections_inside_tls_are_counted_before_they_are_admitted() {
+    let host = Host::new();
+    host.renew(1, "a.example");
+    let lend = "api_tls = \"127.0.0.1:0\"\n[lend]\nroles = \"lend\"\nlisten = \"127.0.0.1:0\"\n\
+                [[peer]]\nname = \"b.example\"\naddress = \"127.0.0.1:1\"\n";
+    let daemon = host.start(lend);
+    let (ready, dir) = (daemon.line(&[" ready "]), host.path(""));
+    // With how many a peer may have that has proven nothing.
+    for (front_end, setting, of_peer_max) in [("https", "api_tls", 16), ("lending", "lend", 64)] {
+        let name = format!("spillway_connections{{frontend=\"{front_end}\"}}");
+        let are_open = |count: usize| value(&dir, &name) == count as f64;
+        let connect = |_| TcpStream::connect(address(&ready, setting)).unwrap();
+        let held: Vec<_> = (0..10).map(connect).collect();
+        until("ten to be counted", || are_open(10));
+        assert_eq!(refused(&dir, front_end, "displaced"), 0.0, "{front_end}");
+        let more: Vec<_> = (held.len()..of_peer_max + 3).map(connect).collect();
+        until("three to give way", || refused(&dir, front_end, "displaced") == 3.0);
+        until("the others to be counted", || are_open(of_peer_max));
+        drop((held, more));
+        until("all to be gone", || are_open(0));
+    }
+}
+
+#[test]
+fn a_late_handshake_inside_tls_is_counted_once() {
+    let host = Host::new();
+    host.renew(1, "a.example");
+    let daemon = host.start("resp_tls = \"127.0.0.1:0\"\nnbd_tcp = \"127.0.0.1:0\"\n");
+    let ready = daemon.line(&[" ready "]);
+    let mut late = Vec::new();
+    for setting in ["nvme_tls", "resp_tls", "nbd_tcp"] {
+        // One says nothing, the other stops in its first record.
+        for record in [&[][..], &[22, 3, 1, 2, 0, 1]] {
+            let mut stream = TcpStream::connect(address(&ready, setting)).unwrap();
+            if setting == "nbd_tcp" {
+                // NBD_OPT_STARTTLS, and the server's consent.
+                stream.read_exact(&mut [0; 18]).unwrap();
+                stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x05\0\0\0\0").unwrap();
+                stream.read_exact(&mut [0; 20]).unwrap();
+            }
+            stream.write_all(record).unwrap();
+            late.push(stream);
+        }
+    }
+    for stream in &mut late {
+        // A reset is an end, too.
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let count = |name| value(&host.path(""), name) as usize;
+    assert_eq!(count("spillway_late_handshakes_total"), late.len());
+    assert_eq!(count("spillway_failed_authentications_total"), 0);
 }
 
 #[test]
