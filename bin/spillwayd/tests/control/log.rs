@@ -4,6 +4,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+use spillway_types::PoolSpec;
 
 use crate::daemon::{Daemon, READ_TOKEN, TOKEN, address, ask};
 
@@ -43,6 +46,46 @@ fn strangers_do_not_fill_the_log() {
     assert_eq!(left_out("127.0.0.1", "NVMe/TCP: more") + count(" connection ended peer="), TIMES);
     let nbd = left_out("127.0.0.1", "NBD: more") + left_out(&format!("uid {uid}"), "NBD: more");
     assert_eq!(nbd + count("NBD connection ended"), 2 * TIMES);
+}
+
+/// A host has any number of names, and makes any number of pools.
+#[test]
+fn clients_and_pools_that_come_by_themselves_do_not_fill_the_log() {
+    const TIMES: usize = 60;
+    let dir = tempfile::tempdir().unwrap();
+    let settings = [
+        format!("listen.dir={}", dir.path().join("run").display()),
+        "listen.nvme_tcp=127.0.0.1:0".into(),
+        "unnamed.hosts=true".into(),
+        "store.capacity=64M".into(),
+    ];
+    let settings: Vec<_> = settings.into_iter().flat_map(|it| ["--set".to_owned(), it]).collect();
+    let mut daemon = Daemon::start_with(dir.path(), &settings);
+    let ready = daemon.line(&[" ready "]);
+    let address = address(&ready, "nvme_tcp");
+    let began = Instant::now();
+    for number in 0..TIMES {
+        let url = format!("nvme+tcp://{address}?host-nqn=nqn.2026-11.test:{number}");
+        spillway_client::open(&url).unwrap().open_pool(PoolSpec::PERSISTENT).unwrap();
+    }
+    // One a second, one at the beginning, and the sum at the end.
+    let most = began.elapsed().as_secs() as usize + 2;
+    daemon.stop();
+    let lines = daemon.lines();
+    let told = |words: &str| -> (usize, usize) {
+        let of: Vec<_> = lines.lines().filter(|line| line.contains(words)).collect();
+        let others = |line: &&str| {
+            let (_, rest) = line.split_once("others=").unwrap();
+            rest.split(' ').next().unwrap().parse::<usize>().unwrap()
+        };
+        (of.len(), of.iter().map(others).sum())
+    };
+    let (clients, others) = told("added: it connected, and unnamed.hosts admits it");
+    assert!((1..=most).contains(&clients) && clients + others <= TIMES, "{lines}");
+    let (pools, others) = told(" is made");
+    let (sums, rest) = told("NVMe/TCP: more lines about pools");
+    assert!((1..=most).contains(&pools) && sums <= 1, "{lines}");
+    assert_eq!(pools + others + rest, TIMES, "every pool is accounted for: {lines}");
 }
 
 #[test]
