@@ -13,6 +13,7 @@ use rustix::net::SocketType;
 
 use crate::config::{Config, Disk, Error};
 use crate::sockets::{self, Bound, Handed, tcp};
+use crate::user::DaemonUser;
 
 /// Every user may connect; the daemon identifies the peer afterwards.
 const EVERYONE: u32 = 0o666;
@@ -45,16 +46,24 @@ pub struct Listeners {
     pub bound: Bound,
 }
 
-/// Checks that other users can't change the directories of the sockets.
+/// Checks that other users can't change the directories of the sockets. Returns a line for each directory that belongs
+/// to another user, where a service manager may start the daemon as that one. If root checks, it gets none: a unit
+/// that root starts often names a user.
 ///
 /// # Errors
 /// They can.
-pub fn check(config: &Config, user: u32) -> Result<(), Error> {
+pub fn check(config: &Config, user: &DaemonUser) -> Result<Vec<String>, Error> {
     let listen = &config.listen;
     let own = [&listen.ring, &listen.programs, &listen.nbd, &listen.resp, &listen.api];
     let own = own.into_iter().flatten().map(|path| listen.path(path));
-    let mut all = own.chain(config.disks.iter().map(|disk| disk.socket(listen)));
-    all.try_for_each(|path| sockets::check(&path, user))
+    let all: Vec<_> = own.chain(config.disks.iter().map(|disk| disk.socket(listen))).collect();
+    let known = user.is_named.then_some(user.uid);
+    all.iter().try_for_each(|path| sockets::check(path, known))?;
+    let checks =
+        all.iter().filter(|_| user.uid != 0).map(|path| sockets::check(path, Some(user.uid)));
+    let mut lines: Vec<_> = checks.filter_map(Result::err).map(|line| line.to_string()).collect();
+    lines.dedup();
+    Ok(lines)
 }
 
 /// A line for each disk whose socket this process can't give to the disk's group, with these groups.

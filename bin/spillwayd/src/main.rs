@@ -99,13 +99,13 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Checks for anything that a start would refuse. It binds no socket and takes no memory. Returns a line for each thing
-/// that a start with this process's groups and limits would refuse: a service manager may give the daemon others.
+/// that a start with this process's user, groups and limits would refuse: a service manager may give the daemon others.
 ///
 /// # Errors
 /// The first thing that is wrong.
 fn check(config: &Config) -> Result<Vec<String>, config::Error> {
-    let (user, groups) = user::of_daemon(config)?;
-    listeners::check(config, user)?;
+    let user = user::of_daemon(config)?;
+    let mut refusals = listeners::check(config, &user)?;
     let clients = config::Clients::new(config)?;
     let keys = Keys::read(config, &clients.clients)?;
     Secrets::new(&config.listen, &keys)?;
@@ -117,7 +117,8 @@ fn check(config: &Config) -> Result<Vec<String>, config::Error> {
     capacity::check_reserved(&clients.blocks, own_bytes)?;
     disks::check(&config.disks)?;
     vm::check(config)?;
-    let mut refusals = groups.map_or_else(Vec::new, |own| listeners::foreign_groups(config, &own));
+    refusals.extend(user.refusal);
+    refusals.extend(user.groups.iter().flat_map(|own| listeners::foreign_groups(config, own)));
     if config.process.lock_memory == MemoryLock::On || needs_helper(config) {
         refusals.extend(hardening::lock_refused(own_bytes));
     }

@@ -88,16 +88,15 @@ impl Bound {
     }
 }
 
-/// Checks that a daemon of user `own` could listen at a path, as far as its directory is there. If that user is root, a
-/// service manager may start the daemon as another one, so the directory may be anybody's.
+/// Checks that a daemon of user `own` could listen at a path, as far as its directory is there. If that user is not
+/// known, the directory may be anybody's.
 ///
 /// # Errors
 /// Other users can change the directory.
-pub fn check(path: &Path, own: u32) -> Result<(), Error> {
+pub fn check(path: &Path, own: Option<u32>) -> Result<(), Error> {
     let Some(dir) = path.parent() else { return Ok(()) };
     let Ok(found) = fs::metadata(dir) else { return Ok(()) };
-    let owner = if own == 0 { own } else { found.uid() };
-    check_owner(dir, (owner, found.mode()), own)
+    check_owner(dir, (found.uid(), found.mode()), own.unwrap_or(found.uid()))
 }
 
 /// Checks that no other user can replace the daemon's socket.

@@ -21,23 +21,40 @@ struct User {
     groups: Vec<u32>,
 }
 
-/// The user that the daemon runs as if this one starts it, and its groups: none for root, who may give files to any.
+/// The user as whom a check takes the daemon to run.
+#[derive(Debug)]
+pub struct DaemonUser {
+    /// `process.user`, or this process's.
+    pub uid: u32,
+    /// Whether `process.user` names it. If not, a service manager may start the daemon as another one.
+    pub is_named: bool,
+    /// Its groups; none for root, who may give files to any.
+    pub groups: Option<Vec<u32>>,
+    /// Why a start by this process is refused, if it is because of the user.
+    pub refusal: Option<String>,
+}
+
+/// The user of a daemon with this configuration.
 ///
 /// # Errors
-/// There is no user `process.user`, a part needs root's rights, or this process is neither root nor that user.
-pub fn of_daemon(config: &Config) -> Result<(u32, Option<Vec<u32>>), Error> {
-    if let Some(user) = other(config)? {
-        return Ok((user.uid, Some([vec![user.gid], user.groups].concat())));
+/// There is no user `process.user`, or a part needs root's rights.
+pub fn of_daemon(config: &Config) -> Result<DaemonUser, Error> {
+    let (own, wanted) = (geteuid(), wanted(config)?);
+    let is_named = wanted.is_some();
+    if let Some(user) = wanted.filter(|user| own.as_raw() != user.uid) {
+        let refusal = check_root(&user).err().map(|error| error.to_string());
+        let groups = Some([vec![user.gid], user.groups].concat());
+        return Ok(DaemonUser { uid: user.uid, is_named, groups, refusal });
     }
-    let (own, group) = (geteuid(), getegid().as_raw());
-    let groups = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw);
-    Ok((own.as_raw(), (!own.is_root()).then(|| groups.chain([group]).collect())))
+    let groups = getgroups().unwrap_or_default().into_iter().chain([getegid()]).map(Gid::as_raw);
+    let groups = (!own.is_root()).then(|| groups.collect());
+    Ok(DaemonUser { uid: own.as_raw(), is_named, groups, refusal: None })
 }
 
 /// Changes to `process.user`, if it is set, before there are other threads.
 ///
 /// # Errors
-/// As [`of_daemon`].
+/// As [`of_daemon`], or this process is neither root's nor that user's.
 pub fn change(config: &Config) -> anyhow::Result<()> {
     let Some(user) = other(config)? else { return Ok(()) };
     // Only root may raise it. The daemon locks memory only if the limit permits it to the user.
@@ -62,15 +79,19 @@ fn make_folder(config: &Config, user: &User) -> io::Result<()> {
 
 /// The user to change to, if that is another one.
 fn other(config: &Config) -> Result<Option<User>, Error> {
+    let other = wanted(config)?.filter(|user| geteuid().as_raw() != user.uid);
+    other.as_ref().map_or(Ok(()), check_root)?;
+    Ok(other)
+}
+
+/// Only root can change to another user.
+fn check_root(user: &User) -> Result<(), Error> {
     let own = geteuid();
-    let other = wanted(config)?.filter(|user| own.as_raw() != user.uid);
-    match other {
-        Some(user) if !own.is_root() => {
-            let line = format!("process.user is {}, but user {own} started the daemon", user.uid);
-            Err(Error::new(format!("{line}: only root can change to another user")))
-        }
-        other => Ok(other),
+    if own.is_root() {
+        return Ok(());
     }
+    let line = format!("process.user is {}, but user {own} started the daemon", user.uid);
+    Err(Error::new(format!("{line}: only root can change to another user")))
 }
 
 fn wanted(config: &Config) -> Result<Option<User>, Error> {

@@ -124,13 +124,49 @@ fn a_directory_of_sockets_that_others_can_change_is_refused() {
         return;
     }
     chown(&run, Some(1000), None).unwrap();
-    let checked = by_nobody(dir, "").output().unwrap();
-    says_refused(&checked, "", &["belongs to user 1000", "user 65534"]);
     let other = "[process]\nuser = \"daemon\"\n";
-    says_refused(&check(dir, other), other, &["belongs to user 1000", "user 1,"]);
-    assert!(check(dir, "").status.success(), "a unit may start it as that user");
-    let checked = by_nobody(dir, other).output().unwrap();
-    says_refused(&checked, other, &["process.user is 1, but user 65534"]);
+    for checked in [check(dir, other), by_nobody(dir, other).output().unwrap()] {
+        says_refused(&checked, other, &["belongs to user 1000", "user 1,"]);
+    }
+}
+
+/// What a check says that passes.
+fn passed(checked: &Output) -> String {
+    let lines = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(checked.status.success(), "{lines}");
+    lines
+}
+
+#[test]
+fn where_a_unit_may_start_the_daemon_as_another_user_there_is_a_warning() {
+    if !is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    set_mode(dir, 0o755);
+    let run = dir.join("run");
+    fs::create_dir(&run).unwrap();
+    let warned = |text: &str, words: &[&str]| {
+        let lines = passed(&by_nobody(dir, text).output().unwrap());
+        let start = "warning: a start by this user is refused: ";
+        assert!(lines.starts_with(start) && lines.lines().count() == 1, "{lines}");
+        assert!(words.iter().all(|words| lines.contains(words)), "{lines}");
+    };
+    // A unit with User=.
+    chown(&run, Some(1000), None).unwrap();
+    warned("", &["run belongs to user 1000", "user 65534"]);
+    assert_eq!(passed(&check(dir, "")), "", "a unit that root starts");
+    // A unit that root starts.
+    chown(&run, Some(1), None).unwrap();
+    let other = "[process]\nuser = \"daemon\"\n";
+    warned(other, &["process.user is 1, but user 65534", "only root"]);
+    assert_eq!(passed(&check(dir, other)), "");
+    // A start tells the same, and is refused.
+    let mut start = Command::new(dir.join("spillwayd"));
+    start.args(["--set", &format!("listen.dir={}", run.display()), "--config"]);
+    start.arg(dir.join("spillwayd.toml")).uid(NOBODY).gid(NOBODY);
+    says_refused(&start.output().unwrap(), other, &["process.user is 1, but user 65534"]);
 }
 
 #[test]
