@@ -144,7 +144,7 @@ mod tests {
         assert_ne!(ConnectionBounds::fit(&config, all - 100), ConnectionBounds::default());
         let bounds = ConnectionBounds::fit(&config, 4096);
         let used = others + bounds.descriptors(&config);
-        assert!(used <= 4096 && used >= 4096 * 9 / 10, "{used}, {bounds:?}");
+        assert!((4096 * 9 / 10..=4096).contains(&used), "{used}, {bounds:?}");
     }
 
     #[test]
