@@ -35,7 +35,7 @@ macro_rules! file {
     };
 }
 
-const FILES: [File; 17] = [
+const FILES: [File; 18] = [
     file!("/", "index.html", "text/html; charset=utf-8"),
     file!("/style.css", "style.css", "text/css; charset=utf-8"),
     file!("/icon.svg", "icon.svg", "image/svg+xml"),
@@ -53,6 +53,7 @@ const FILES: [File; 17] = [
     file!("/series.js", "series.js", "text/javascript; charset=utf-8"),
     file!("/tables.js", "tables.js", "text/javascript; charset=utf-8"),
     file!("/title.js", "title.js", "text/javascript; charset=utf-8"),
+    file!("/troubles.js", "troubles.js", "text/javascript; charset=utf-8"),
 ];
 
 impl File {

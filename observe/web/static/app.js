@@ -9,6 +9,7 @@ import { Lending } from "./lending.js";
 import { PolicyForm } from "./policy.js";
 import { Series } from "./series.js";
 import { Title } from "./title.js";
+import { showTroubles } from "./troubles.js";
 
 /** Interval of requests for rarely changing state: caps, pools, devices, the policy. */
 const DETAILS_MS = 5000;
@@ -83,14 +84,19 @@ async function sample() {
 }
 
 async function details() {
-  const [clients, pools, blocks] = await Promise.all(["/v1/clients", "/v1/pools", "/v1/blocks"].map(get));
+  const [clients, pools, blocks, store] = await Promise.all(["/v1/clients", "/v1/pools", "/v1/blocks", "/v1/store"].map(get));
   board.details({ clients, pools, blocks });
   await title.refresh();
-  await disks.refresh();
   await policy.refresh();
-  await lending.refresh();
-  await guests.refresh();
+  const status = { store, disks: await disks.refresh(), lending: await lending.refresh(), vms: await guests.refresh() };
+  showTroubles(status);
+  showParts();
   detailed_ms = performance.now();
+}
+
+/** Links to the parts that this daemon has. */
+function showParts() {
+  for (const link of at("parts").querySelectorAll("a")) link.parentElement.hidden = document.querySelector(link.hash).hidden;
 }
 
 function connected() {

@@ -1,17 +1,19 @@
 // The page's content once the daemon answers: figures, charts, tables.
 
 import { Chart } from "./chart.js";
-import { byteTicks, bytes, clock, count, countTicks, limit, pages, percent, rate, shortNames, PAGE_BYTES } from "./format.js";
+import { byteTicks, bytes, clock, count, counted, countTicks, limit, pages, percent, rate, shortNames, PAGE_BYTES } from "./format.js";
 import { Legend, swatch, write } from "./legend.js";
-import { PROGRAM_HEADS, programCells } from "./programs.js";
+import { PROGRAM_HEADS, programRow } from "./programs.js";
 import { firstAfter } from "./series.js";
-import { Table } from "./tables.js";
+import { ROWS_MAX, Table } from "./tables.js";
 
 /** Most clients with a line: the number of line styles. */
 const LINES_MAX = 8;
-/** Most rows of a chart's table, and of a table of clients, pools or devices. */
+/** Most rows of a chart's table. */
 const TIMES_MAX = 12;
-const ROWS_MAX = 200;
+/** The columns of used and local memory, and of what a pool holds. */
+const USED = 1;
+const HOLDS = 3;
 
 const at = (id) => document.getElementById(id);
 const scaled = (values) => values.map((value) => (value === null ? null : value * PAGE_BYTES));
@@ -206,7 +208,7 @@ export class Board {
     const there = ([name, client]) => client.used_pages[last] !== null && !series.programs.has(name);
     const names = [...series.clients].filter(there).length;
     write(at("held"), pages(totals.used_pages[last]));
-    write(at("held-by"), `in ${names} ${names === 1 ? "client" : "clients"}, room for ${pages(store.total_pages[last])}`);
+    write(at("held-by"), `in ${counted(names, "client")}, room for ${pages(store.total_pages[last])}`);
     const [at_target, full] = ["refused_at_target", "refused_node_full"].map((name) => series.rate(totals, name, last));
     write(at("refused"), rate(at_target + full));
     write(at("refused-of"), `of ${rate(series.rate(totals, "puts", last))} puts`);
@@ -234,9 +236,9 @@ export class Board {
     const rows = [
       ["Memory in use", bytes(taken), `of ${bytes(capacity_bytes)}`],
       ["Free or set aside", bytes(spare), "ready for the next put"],
-      ["Compressed", pages(packed), `${count(packed)} pages, at full size`],
-      ["Same-filled", pages(same), `${count(same)} pages that take nothing`],
-      ["Disk", bytes(store.disk_bytes[last]), `${count(store.disk_bytes[last] / PAGE_BYTES)} pages`],
+      ["Compressed", pages(packed), `${counted(packed, "page")}, at full size`],
+      ["Same-filled", pages(same), `${counted(same, "page")} without memory of ${same === 1 ? "its" : "their"} own`],
+      ["Disk", bytes(store.disk_bytes[last]), counted(store.disk_bytes[last] / PAGE_BYTES, "page")],
     ];
     const list = at("tiers").querySelector("dl");
     if (!list.childElementCount) {
@@ -245,13 +247,11 @@ export class Board {
     rows.flat().forEach((text, place) => write(list.children[place], text));
   }
 
-  /** Names of present clients or programs: all, and those that the filter leaves, the largest of them if they are many. */
+  /** Present clients or programs: how many there are, and the names that the filter leaves. */
   #present(last, programs) {
-    const used = (name) => this.series.clients.get(name).used_pages[last] ?? null;
-    const all = [...this.series.clients.keys()].filter((name) => used(name) !== null && this.series.programs.has(name) === programs);
-    const found = all.filter((name) => this.#matches(name));
-    if (found.length > ROWS_MAX) found.sort((a, b) => used(b) - used(a));
-    return { all: all.length, found: found.length, names: found.slice(0, ROWS_MAX).sort() };
+    const isThere = ([name, { used_pages }]) => (used_pages[last] ?? null) !== null && this.series.programs.has(name) === programs;
+    const all = [...this.series.clients].filter(isThere).map(([name]) => name);
+    return { all: all.length, names: all.filter((name) => this.#matches(name)).sort() };
   }
 
   #details() {
@@ -260,21 +260,21 @@ export class Board {
 
   #clients(last) {
     const known = this.#details();
-    const { all, found, names } = this.#present(last, false);
+    const { all, names } = this.#present(last, false);
     const rows = names.map((name) => this.#client(name, known.get(name), last));
     const heads = ["Name", "Used", "Target", "Cap", "Debt", "Puts", "Refused", `Hits, ${this.#rangeName()}`];
-    this.tables.clients.show(heads, rows);
-    write(at("filtered"), this.#filter ? `${found} of ${all} clients` : `${all} ${all === 1 ? "client" : "clients"}`);
-    write(at("clients").querySelector(":scope > p"), rest(found - rows.length, all ? "No name has that." : "None yet.", rows.length));
+    const left = this.tables.clients.show(heads, rows, USED);
+    write(at("filtered"), `${this.#filter ? `${rows.length} of ` : ""}${counted(all, "client")}`);
+    write(at("clients").querySelector(":scope > p"), rest(left, all ? "No name has that." : "None yet.", rows.length));
   }
 
   #programs(last) {
     const known = this.#details();
-    const { all, found, names } = this.#present(last, true);
+    const { all, names } = this.#present(last, true);
     at("programs").hidden = all === 0;
-    const rows = names.map((name) => ({ id: name, title: name, mark: this.#mark(name), cells: programCells(name, this.series, known.get(name), last) }));
-    this.tables.programs.show(PROGRAM_HEADS, rows);
-    write(at("programs").querySelector(".note"), rest(found - rows.length, "No name has that.", rows.length));
+    const rows = names.map((name) => ({ id: name, title: name, mark: this.#mark(name), ...programRow(name, this.series, known.get(name), last) }));
+    const left = this.tables.programs.show(PROGRAM_HEADS, rows, USED);
+    write(at("programs").querySelector(".note"), rest(left, "No name has that.", rows.length));
   }
 
   #mark(name) {
@@ -286,22 +286,16 @@ export class Board {
     const { series } = this;
     const client = series.clients.get(name);
     const [used, target] = [client.used_pages[last], client.target_pages[last]];
-    const refused = series.rate(client, "refused_at_target", last) + series.rate(client, "refused_node_full", last);
+    const [puts, at_target, full] = ["puts", "refused_at_target", "refused_node_full"].map((kind) => series.rate(client, kind, last));
     const [hits, misses] = [this.#sum(client.hits), this.#sum(client.misses)];
+    const [debt, gets] = [Math.max(0, used - target), hits + misses];
+    const cap = known ? limit(known.cap_pages) : "–";
     return {
       id: name,
       title: name,
       mark: this.#mark(name),
-      cells: [
-        name,
-        pages(used),
-        target === Infinity ? "no limit" : pages(target),
-        known ? limit(known.cap_pages) : "–",
-        pages(Math.max(0, used - target)),
-        rate(series.rate(client, "puts", last)),
-        rate(refused),
-        percent(hits, hits + misses),
-      ],
+      cells: [name, pages(used), target === Infinity ? "no limit" : pages(target), cap, pages(debt), rate(puts), rate(at_target + full), percent(hits, gets)],
+      values: [name, used, target, known ? (known.cap_pages ?? Infinity) : -1, debt, puts, at_target + full, gets ? hits / gets : -1],
     };
   }
 
@@ -309,26 +303,27 @@ export class Board {
     const { pools, blocks } = this.#known;
     const kind = (pool) => (pool.block ? `block device ${pool.block}` : `${pool.lifetime}${pool.uuid ? ", shared" : ""}`);
     const foundPools = pools.filter((pool) => this.#matches(pool.client));
-    const poolRows = foundPools.slice(0, ROWS_MAX).map((pool) => ({
+    const poolRows = foundPools.map((pool) => ({
       id: `${pool.number} ${pool.client}`,
       cells: [String(pool.number), pool.client, kind(pool), pages(pool.pages), pages(pool.reserved_pages)],
+      values: [String(pool.number).padStart(12, "0"), pool.client, kind(pool), pool.pages, pool.reserved_pages],
     }));
-    this.tables.pools.show(["Pool", "Client", "Kind", "Holds", "Set aside"], poolRows);
+    const leftPools = this.tables.pools.show(["Pool", "Client", "Kind", "Holds", "Set aside"], poolRows, HOLDS);
     const noPool = pools.length ? "No client's name has that." : "None yet.";
-    write(at("pools").querySelector("p"), rest(foundPools.length - poolRows.length, noPool, poolRows.length));
+    write(at("pools").querySelector("p"), rest(leftPools, noPool, poolRows.length));
     const foundBlocks = blocks.filter((block) => this.#matches(block.client));
-    const blockRows = foundBlocks.slice(0, ROWS_MAX).map((block) => ({
+    const blockRows = foundBlocks.map((block) => ({
       id: block.name,
       cells: [block.name, block.client, bytes(block.bytes), `${block.block_bytes} B`, String(block.opened)],
     }));
-    this.tables.blocks.show(["Device", "Client", "Size", "Block", "Open"], blockRows);
+    const leftBlocks = this.tables.blocks.show(["Device", "Client", "Size", "Block", "Open"], blockRows);
     const noBlock = blocks.length ? "No client's name has that." : "None. spillway pool create --client NAME --block 1G --name DEVICE makes one.";
-    write(at("blocks").querySelector("p"), rest(foundBlocks.length - blockRows.length, noBlock, blockRows.length));
+    write(at("blocks").querySelector("p"), rest(leftBlocks, noBlock, blockRows.length));
   }
 }
 
 /** A line under a table: how many rows are left out, or why there are none. */
 function rest(left, none, rows) {
-  if (left > 0) return `${left} more. A part of a name above leaves only those that have it; spillway stat shows all.`;
+  if (left > 0) return `${left} more are not in this table, which has at most ${ROWS_MAX} rows. A part of a name above finds them; spillway stat shows all.`;
   return rows ? "" : none;
 }

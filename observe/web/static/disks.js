@@ -4,8 +4,6 @@ import { get } from "./api.js";
 import { bytes, count, duration, pages } from "./format.js";
 import { Table } from "./tables.js";
 
-/** Most rows of the table. */
-const ROWS_MAX = 200;
 const HEADS = ["Disk", "Client", "State", "Size", "Held", "Unread", "Read", "Written", "Discarded", "Demoted",
   "Refused", "Errors", "Second guests", "Reason"];
 
@@ -16,7 +14,7 @@ const reasonOf = ({ reason, last_error, last_error_s }) => reason ?? (last_error
 
 /** A row for each disk. */
 export function diskRows(disks) {
-  return disks.slice(0, ROWS_MAX).map(({ name, client, state, state_s, bytes: size, held_pages, unread_pages, statistics: its, ...why }) => ({
+  return disks.map(({ name, client, state, state_s, bytes: size, held_pages, unread_pages, statistics: its, ...why }) => ({
     id: name,
     title: name,
     cells: [
@@ -35,15 +33,18 @@ export function diskRows(disks) {
       count(its.refused_guests),
       reasonOf(why),
     ],
+    bad: [state === "refused" && 2, its.errors && 11].filter(Boolean),
   }));
 }
 
 export class Disks {
   #table = new Table(at("disks").querySelector("table"), "Disks of guests");
 
+  /** Shows what the daemon says; gives it. */
   async refresh() {
     const disks = await get("/v1/disks");
     at("disks").hidden = disks.length === 0;
     this.#table.show(HEADS, diskRows(disks));
+    return disks;
   }
 }

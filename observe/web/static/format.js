@@ -35,6 +35,9 @@ export function count(number) {
   return number >= 1000 ? Math.round(number).toString() : short(number);
 }
 
+/** A count with what is counted. */
+export const counted = (number, what) => `${count(number)} ${what}${number === 1 ? "" : "s"}`;
+
 export const rate = (number) => `${count(number)}/s`;
 
 export const percent = (part, whole) => (whole > 0 ? `${short((100 * part) / whole)} %` : "–");

@@ -11,8 +11,6 @@ import { Table } from "./tables.js";
 /** Most samples that are kept, and most guests with a line: the number of line styles. */
 const MOMENTS_MAX = 3600;
 const LINES_MAX = 8;
-/** Most rows of the table. */
-const ROWS_MAX = 200;
 
 const at = (id) => document.getElementById(id);
 const size = (count) => (count === null || count === undefined ? "–" : bytes(count));
@@ -41,7 +39,7 @@ export class Sizes {
 
 /** A row for each guest. */
 export function guestRows(vms) {
-  return vms.slice(0, ROWS_MAX).map((vm) => ({
+  return vms.map((vm) => ({
     id: vm.name,
     title: vm.problem ?? vm.name,
     cells: [
@@ -56,6 +54,7 @@ export function guestRows(vms) {
       vm.auto ? "on" : "off",
       vm.state,
     ],
+    bad: vm.state === "out of reach" ? [9] : [],
   }));
 }
 
@@ -81,11 +80,12 @@ export class Guests {
     this.#chart = new Chart(at("guests-sizes"), { format: bytes, ticks: byteTicks, point, read: (place) => this.#read(place) });
   }
 
+  /** Shows what the daemon says; gives it. */
   async refresh() {
     const { sections, vms } = await get("/v1/vms");
     this.any = vms.length > 0;
     at("guests").hidden = !this.any;
-    if (!this.any) return;
+    if (!this.any) return vms;
     // The daemon was restarted: drop the earlier samples.
     if (this.#run_ms !== this.#board.series.run_ms) this.#sizes = new Sizes();
     this.#run_ms = this.#board.series.run_ms;
@@ -97,6 +97,7 @@ export class Guests {
     const heads = ["Guest", "Size", "Target", "Least", "Most", "Available", "Needs", "Kept", "Auto", "State"];
     this.#table.show(heads, guestRows(vms));
     this.draw();
+    return vms;
   }
 
   draw() {

@@ -10,7 +10,9 @@ const swap = { name: "swap", client: "vm", kind: "swap", state: "attached", reas
 
 test("a disk is a row with its guest's state, since when, and why", () => {
   const refused = { ...swap, name: "old", state: "refused", reason: "its memory is no sealed memfd", held_pages: null };
-  const [first, second] = diskRows([swap, refused]).map((row) => row.cells);
+  const rows = diskRows([swap, refused, { ...swap, statistics: { ...statistics, errors: 0 } }]);
+  const [first, second] = rows.map((row) => row.cells);
+  assert.deepEqual(rows.map((row) => row.bad), [[11], [2, 11], []]);
   assert.deepEqual(first, ["swap", "vm", "attached, 1 min", "1 GiB", "2 MiB", "1 MiB", "2 MiB", "1 MiB", "28 KiB", "0 MiB", "0 MiB", "2", "1", "–"]);
   assert.deepEqual([second[2], second[4], second[13]], ["refused, 1 min", "–", "its memory is no sealed memfd"]);
   const [failing] = diskRows([{ ...swap, last_error: "block 7 is lost", last_error_s: 60 }]).map((row) => row.cells);

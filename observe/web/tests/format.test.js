@@ -1,7 +1,11 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { byteTicks, bytes, count, countTicks, duration, fit, limit, pages, percent, rate, shortNames } from "../static/format.js";
+import { byteTicks, bytes, count, counted, countTicks, duration, fit, limit, pages, percent, rate, shortNames } from "../static/format.js";
+
+test("one is not in the plural", () => {
+  assert.deepEqual([0, 1, 2, 12_300].map((number) => counted(number, "page")), ["0 pages", "1 page", "2 pages", "12.3 k pages"]);
+});
 
 test("sizes have three digits and a unit", () => {
   const expected = [[0, "0 MiB"], [1, "1 B"], [4096, "4 KiB"], [1 << 20, "1 MiB"], [1.5 * 2 ** 30, "1.5 GiB"],

@@ -14,6 +14,7 @@ test("a guest is a row, also one that does not run", () => {
   assert.deepEqual(first.cells, ["web", "1 GiB to 1.13 GiB", "768 MiB", "512 MiB", "4 GiB", "200 MiB", "128 MiB", "–", "on", "attached"]);
   assert.deepEqual(second.cells, ["db", "–", "768 MiB", "512 MiB", "4 GiB", "–", "–", "–", "off", "not running"]);
   assert.equal(second.title, db.problem);
+  assert.deepEqual(guestRows([db, { ...db, state: "out of reach" }]).map((row) => row.bad), [[], [9]]);
 });
 
 test("sizes are as long as the moments, with gaps where a guest did not run", () => {
