@@ -45,6 +45,7 @@ export class Table {
       this.show(...this.#last);
     });
     table.parentElement.after(this.#more);
+    matchMedia(NARROW).addEventListener("change", () => this.#last.length && this.show(...this.#last));
   }
 
   /**
