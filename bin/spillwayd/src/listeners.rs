@@ -46,17 +46,15 @@ pub struct Listeners {
     pub bound: Bound,
 }
 
-/// Checks that other users can't change the directories of the sockets. Returns a line for each directory that belongs
+/// Checks that no two listeners have one path or address, and that the sockets' paths can be used. Returns a line for each directory that belongs
 /// to another user, where a service manager may start the daemon as that one. If root checks, it gets none: a unit
 /// that root starts often names a user.
 ///
 /// # Errors
-/// They can.
+/// Two have, or a path can't be used: other users can change its directory, or it is no path of a socket.
 pub fn check(config: &Config, user: &DaemonUser) -> Result<Vec<String>, Error> {
-    let listen = &config.listen;
-    let own = [&listen.ring, &listen.programs, &listen.nbd, &listen.resp, &listen.api];
-    let own = own.into_iter().flatten().map(|path| listen.path(path));
-    let all: Vec<_> = own.chain(config.disks.iter().map(|disk| disk.socket(listen))).collect();
+    check_distinct(config)?;
+    let all: Vec<_> = socket_paths(config).into_iter().map(|(_, path)| path).collect();
     let known = user.is_named.then_some(user.uid);
     all.iter().try_for_each(|path| sockets::check(path, known))?;
     let checks =
@@ -64,6 +62,63 @@ pub fn check(config: &Config, user: &DaemonUser) -> Result<Vec<String>, Error> {
     let mut lines: Vec<_> = checks.filter_map(Result::err).map(|line| line.to_string()).collect();
     lines.dedup();
     Ok(lines)
+}
+
+/// Checks that no two listeners have one path or address.
+fn check_distinct(config: &Config) -> Result<(), Error> {
+    distinct(&socket_paths(config), |path| path.display().to_string())?;
+    distinct(&addresses(config), SocketAddr::to_string)
+}
+
+/// The Unix sockets, each with the setting that names it.
+fn socket_paths(config: &Config) -> Vec<(String, PathBuf)> {
+    let listen = &config.listen;
+    let own = [
+        ("listen.ring", &listen.ring),
+        ("listen.programs", &listen.programs),
+        ("listen.nbd", &listen.nbd),
+        ("listen.resp", &listen.resp),
+        ("listen.api", &listen.api),
+    ];
+    let own = own
+        .into_iter()
+        .filter_map(|(name, path)| Some((name.to_owned(), listen.path(path.as_ref()?))));
+    let disks = config.disks.iter();
+    own.chain(disks.map(|disk| (format!("disk '{}'", disk.name), disk.socket(listen)))).collect()
+}
+
+/// The TCP addresses with a port, each with the setting that names it.
+fn addresses(config: &Config) -> Vec<(String, SocketAddr)> {
+    let listen = &config.listen;
+    let all = [
+        ("listen.nbd_tcp", listen.nbd_tcp),
+        ("listen.nvme_tcp", listen.nvme_tcp),
+        ("listen.nvme_tls", listen.nvme_tls),
+        ("listen.resp_tcp", listen.resp_tcp),
+        ("listen.resp_tls", listen.resp_tls),
+        ("listen.api_tcp", listen.api_tcp),
+        ("listen.api_tls", listen.api_tls),
+        ("lend.listen", config.lend.listen.filter(|_| config.lend.is_on())),
+    ];
+    // The kernel chooses another port for each port 0.
+    let named = all.into_iter().filter_map(|(name, at)| Some((name.to_owned(), at?)));
+    named.filter(|(_, at)| at.port() != 0).collect()
+}
+
+/// Checks that all places differ.
+fn distinct<T: PartialEq>(
+    places: &[(String, T)],
+    shown: impl Fn(&T) -> String,
+) -> Result<(), Error> {
+    for (at, (name, place)) in places.iter().enumerate() {
+        if let Some((other, _)) = places[..at].iter().find(|(_, earlier)| earlier == place) {
+            let place = shown(place);
+            return Err(Error::new(format!(
+                "{other} and {name} are both {place}: give each its own"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A line for each disk whose socket this process can't give to the disk's group, with these groups.
@@ -82,6 +137,7 @@ impl Listeners {
     /// # Errors
     /// A path or address is in use or can't be bound.
     pub fn bind(config: &Config, mut handed: Handed) -> Result<Self, Error> {
+        check_distinct(config)?;
         let listen = &config.listen;
         let mut bound = Bound::default();
         let mut unix = |path: &Option<PathBuf>, kind, mode| {

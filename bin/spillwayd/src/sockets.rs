@@ -1,12 +1,12 @@
 //! Binds sockets, or takes those that a service manager bound.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Metadata};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
@@ -58,8 +58,7 @@ impl Bound {
         if let Some(listener) = handed.take(|address| unix_path(address).as_deref() == Some(path)) {
             return Ok(listener);
         }
-        let refuse =
-            |error: io::Error| Error::new(format!("can't listen on {}: {error}", path.display()));
+        let refuse = |error: io::Error| cant_listen(path, &error);
         if let Some(dir) = path.parent() {
             DirBuilder::new().recursive(true).mode(0o755).create(dir).map_err(refuse)?;
             let found = fs::metadata(dir).map_err(refuse)?;
@@ -68,7 +67,8 @@ impl Bound {
         let address = SocketAddrUnix::new(path).map_err(|error| refuse(error.into()))?;
         let socket = || socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None);
         let listener = socket().map_err(|error| refuse(error.into()))?;
-        if fs::symlink_metadata(path).is_ok() {
+        if let Ok(found) = fs::symlink_metadata(path) {
+            check_kind(path, &found)?;
             let asked = socket().and_then(|asking| connect(&asking, &address));
             if asked != Err(Errno::CONNREFUSED) {
                 return Err(Error::new(format!(
@@ -92,11 +92,33 @@ impl Bound {
 /// known, the directory may be anybody's.
 ///
 /// # Errors
-/// Other users can change the directory.
+/// The path is too long, or is one of something else than a socket. Its directory is none, or others can change it.
 pub fn check(path: &Path, own: Option<u32>) -> Result<(), Error> {
+    SocketAddrUnix::new(path).map_err(|error| cant_listen(path, &error.into()))?;
+    if let Ok(found) = fs::symlink_metadata(path) {
+        check_kind(path, &found)?;
+    }
     let Some(dir) = path.parent() else { return Ok(()) };
     let Ok(found) = fs::metadata(dir) else { return Ok(()) };
+    if !found.is_dir() {
+        return Err(cant_listen(path, &Errno::NOTDIR.into()));
+    }
     check_owner(dir, (found.uid(), found.mode()), own.unwrap_or(found.uid()))
+}
+
+fn cant_listen(path: &Path, error: &io::Error) -> Error {
+    Error::new(format!("can't listen on {}: {error}", path.display()))
+}
+
+/// Checks that what is at a socket's path is a socket, which a daemon may replace.
+fn check_kind(path: &Path, found: &Metadata) -> Result<(), Error> {
+    if found.file_type().is_socket() {
+        return Ok(());
+    }
+    Err(Error::new(format!(
+        "can't listen on {}: it is no socket, and is not replaced; remove it, or give another path",
+        path.display()
+    )))
 }
 
 /// Checks that no other user can replace the daemon's socket.

@@ -170,6 +170,43 @@ fn where_a_unit_may_start_the_daemon_as_another_user_there_is_a_warning() {
 }
 
 #[test]
+fn a_path_at_which_no_socket_can_be_is_refused_and_its_file_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let run = dir.join("run");
+    fs::create_dir(&run).unwrap();
+    let keys = run.join("keys");
+    fs::write(&keys, "bytes").unwrap();
+    let api = |path: &str| format!("[listen]\napi = \"{path}\"\n");
+    refused(dir, &api("keys"), &["run/keys", "it is no socket"]);
+    let mut start = command(dir, &api("keys"));
+    let started = start.arg("--set=process.keeper=false").arg("--set=store.capacity=16M");
+    // As a start does, without --check.
+    let args: Vec<_> = started.get_args().filter(|word| *word != "--check").collect();
+    let started = Command::new(env!("CARGO_BIN_EXE_spillwayd")).args(args).output().unwrap();
+    says_refused(&started, "a start", &["run/keys", "it is no socket"]);
+    assert_eq!(fs::read_to_string(&keys).unwrap(), "bytes");
+    refused(dir, &api("keys/api.sock"), &["run/keys/api.sock", "Not a directory"]);
+    refused(dir, &api(&"x".repeat(108)), &["xxx", "too long"]);
+}
+
+#[test]
+fn two_listeners_at_one_place_are_refused_by_their_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    refused(dir, "[listen]\nresp = \"nbd.sock\"\n", &["listen.nbd and listen.resp", "nbd.sock"]);
+    let disk = "[[client]]\nname = \"a\"\n[[disk]]\nname = \"d\"\nclient = \"a\"\nsize = \"1M\"\n";
+    let disk = format!("{disk}backing = \"{}/made\"\nsocket = \"api.sock\"\n", dir.display());
+    refused(dir, &disk, &["listen.api and disk 'd'", "api.sock"]);
+    let on_tcp = |port: u16| {
+        let address = format!("127.0.0.1:{port}");
+        format!("[listen]\nnbd_tcp = \"{address}\"\nresp_tcp = \"{address}\"\n")
+    };
+    refused(dir, &on_tcp(20_000), &["listen.nbd_tcp and listen.resp_tcp", "127.0.0.1:20000"]);
+    assert!(check(dir, &on_tcp(0)).status.success(), "the kernel gives each another port");
+}
+
+#[test]
 fn a_disk_s_files_are_looked_into() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -203,6 +240,9 @@ fn a_disk_s_files_are_looked_into() {
     says_refused(&as_nobody(), &text, &["disk 'd'", "made.map", "Permission denied"]);
     set_mode(&map, 0o666);
     set_mode(&backing, 0o600);
+    says_refused(&as_nobody(), &text, &["disk 'd'", "made: Permission denied"]);
+    // Nor may it be a file that it can only read.
+    set_mode(&backing, 0o644);
     says_refused(&as_nobody(), &text, &["disk 'd'", "made: Permission denied"]);
     fs::remove_file(&backing).unwrap();
     let text = text + "size = \"1M\"\n";
