@@ -46,9 +46,9 @@ pub struct Listeners {
     pub bound: Bound,
 }
 
-/// Checks that no two listeners have one path or address, and that the sockets' paths can be used. Returns a line for each directory that belongs
-/// to another user, where a service manager may start the daemon as that one. If root checks, it gets none: a unit
-/// that root starts often names a user.
+/// Checks that no two listeners have one path or address, and that the sockets' paths can be used. Returns a line for
+/// each directory that belongs to another user, where a service manager may start the daemon as that one. If root
+/// checks, it gets none: a unit that root starts often names a user.
 ///
 /// # Errors
 /// Two have, or a path can't be used: other users can change its directory, or it is no path of a socket.

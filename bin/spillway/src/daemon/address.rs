@@ -17,7 +17,8 @@ use crate::refusal::Refusal;
 
 /// Longest time until a connection is there, TLS included.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// The port of an address without one.
+/// The ports of addresses without one.
+const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
 /// A stream to the daemon.
@@ -56,7 +57,7 @@ impl ApiAddress {
     pub fn new(from: &str, address: &str, authorities: Option<PathBuf>) -> Result<Self, Refusal> {
         let kind = match address.split_once("://") {
             None => Kind::Socket,
-            Some(("http", host)) => Kind::Http(host.trim_end_matches('/').to_owned()),
+            Some(("http", _)) => Kind::Http(http(from, address)?),
             Some(("https", _)) => https(from, address, authorities)?,
             Some((scheme, _)) => {
                 return Err(Refusal::usage(format!(
@@ -93,16 +94,14 @@ impl ApiAddress {
     }
 
     async fn wire(&self, secret: bool) -> Result<Box<dyn Wire>, Refusal> {
-        let refused = |error: io::Error| {
-            self.away(&format!("{error}; start one with spillway serve, or name it with --api"))
-        };
+        let refused = |error: io::Error| self.away(&format!("{error}; {}", cure(error.kind())));
         match &self.kind {
             Kind::Socket => {
                 Ok(Box::new(UnixStream::connect(&self.address).await.map_err(refused)?))
             }
             Kind::Http(host) => {
                 let found: Vec<_> = lookup_host(host).await.map_err(refused)?.collect();
-                if secret && !are_this_host(&found) {
+                if secret && !stay_here(&found) {
                     return Err(self.in_the_clear());
                 }
                 // Not the name again: it could have another address by now.
@@ -135,18 +134,20 @@ impl ApiAddress {
     }
 }
 
-/// Whether bytes for a name stay on this host: it may be connected to by any of its addresses.
-fn are_this_host(addresses: &[SocketAddr]) -> bool {
-    addresses.iter().all(is_this_host)
+/// Whether bytes stay on this host, whichever of a name's addresses they go to.
+fn stay_here(addresses: &[SocketAddr]) -> bool {
+    addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
 }
 
-/// Whether bytes for this address stay on this host.
-fn is_this_host(address: &SocketAddr) -> bool {
-    address.ip().to_canonical().is_loopback()
+/// Host and port of an http address.
+fn http(from: &str, address: &str) -> Result<String, Refusal> {
+    let wrong = || Refusal::usage(format!("{from} {address}: an address is http://HOST:PORT"));
+    let (name, port) = host_and_port(address, HTTP_PORT).ok_or_else(wrong)?;
+    Ok(format!("{name}:{port}"))
 }
 
 fn https(from: &str, address: &str, file: Option<PathBuf>) -> Result<Kind, Refusal> {
-    let Some((name, port)) = host_and_port(address) else {
+    let Some((name, port)) = host_and_port(address, HTTPS_PORT) else {
         return Err(Refusal::usage(format!("{from} {address}: an address is https://HOST:PORT")));
     };
     let host = format!("{name}:{port}");
@@ -166,17 +167,25 @@ fn https(from: &str, address: &str, file: Option<PathBuf>) -> Result<Kind, Refus
     Ok(Kind::Https { host, tls, authorities: file })
 }
 
-/// Of an https address.
-fn host_and_port(address: &str) -> Option<(String, u16)> {
+/// Of an address, in which the port may be missing.
+fn host_and_port(address: &str, usual: u16) -> Option<(String, u16)> {
     let uri = address.parse::<Uri>().ok()?;
     let authority = uri.authority()?;
     let name = authority.host();
     let port = match authority.port_u16() {
-        None if authority.as_str() == name => HTTPS_PORT,
+        None if authority.as_str() == name => usual,
         port => port?,
     };
     let is_whole = matches!(uri.path(), "" | "/") && uri.query().is_none();
     (is_whole && !authority.as_str().contains('@')).then(|| (name.to_owned(), port))
+}
+
+/// What to do if a connection is refused.
+const fn cure(why: ErrorKind) -> &'static str {
+    match why {
+        ErrorKind::PermissionDenied => "run the command as root or as the daemon's user",
+        _ => "start one with spillway serve, or name it with --api",
+    }
 }
 
 /// Why there is no TLS, and what to do about it.
@@ -219,25 +228,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_this_host_only_by_all_its_addresses() {
-        let addresses = |all: &[&str]| all.iter().map(|it| it.parse().unwrap()).collect::<Vec<_>>();
-        let (v4, v6, other) = ("127.0.0.1:8430", "[::1]:8430", "192.0.2.1:8430");
-        assert!(are_this_host(&addresses(&[v4, v6])));
-        for elsewhere in [&[other][..], &[v4, other], &[other, v6]] {
-            assert!(!are_this_host(&addresses(elsewhere)), "{elsewhere:?}");
-        }
-    }
-
-    #[test]
     fn only_what_can_be_asked_is_an_address() {
         for good in ["http://127.0.0.1:8430", "/run/spillway/api.sock", "api.sock"] {
             assert_eq!(ApiAddress::new("--api", good, None).unwrap().address(), good);
         }
-        for bad in ["unix:///run/spillway/api.sock", "HTTPS://x"] {
+        for bad in [
+            "unix:///run/spillway/api.sock",
+            "HTTPS://x",
+            "http://",
+            "http://127.0.0.1:8430/v1",
+            "http://127.0.0.1:84300",
+            "http://me@127.0.0.1:8430",
+        ] {
             let refusal = ApiAddress::new("--api", bad, None).err().unwrap();
             let line = refusal.to_string();
             assert!(line.contains(bad) && line.contains("http://HOST:PORT"), "{line}");
             assert_eq!((line.lines().count(), refusal.code()), (1, 2));
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_runs_is_not_to_be_started() {
+        assert!(cure(ErrorKind::NotFound).contains("spillway serve"));
+        assert!(!cure(ErrorKind::PermissionDenied).contains("spillway serve"));
+    }
+
+    #[test]
+    fn an_address_without_a_port_has_the_usual_one() {
+        for (address, host) in [
+            ("http://127.0.0.1", "127.0.0.1:80"),
+            ("http://[::1]", "[::1]:80"),
+            ("http://blade:8430/", "blade:8430"),
+        ] {
+            assert_eq!(ApiAddress::new("--api", address, None).unwrap().host(), host);
+        }
+    }
+
+    #[test]
+    fn bytes_stay_here_only_if_each_address_of_the_name_is_of_this_host() {
+        let here = ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.2]:1"].map(|it| it.parse().unwrap());
+        assert!(stay_here(&here));
+        for beyond in ["192.0.2.1:1", "[fd00::1]:1", "[::ffff:192.0.2.1]:1"] {
+            let beyond = beyond.parse().unwrap();
+            assert!(!stay_here(&[beyond]));
+            assert!(!stay_here(&[here[0], beyond]) && !stay_here(&[beyond, here[0]]), "{beyond}");
         }
     }
 }
