@@ -38,12 +38,18 @@ impl Default for ServerLimits {
     }
 }
 
+/// Connections that an operator can open before a request on them is read: that many commands may start at once, also
+/// where descriptors are short.
+const COMMANDS_AT_ONCE: usize = 16;
+
 impl ServerLimits {
     /// The usual limits with so many connections.
     #[must_use]
-    pub const fn of(connections_max: usize) -> Self {
+    pub fn of(connections_max: usize) -> Self {
+        let usual = ConnectionLimits::halves(connections_max);
+        let slots = usual.slots.with_peer_least(COMMANDS_AT_ONCE);
         Self {
-            connections: ConnectionLimits::halves(connections_max),
+            connections: ConnectionLimits { slots, ..usual },
             handshake: Duration::from_secs(5),
             deadlines: Deadlines {
                 // Programs poll every 10, 15, 30 or 60 s: an idle connection should survive until their next request.
@@ -175,5 +181,22 @@ impl Server {
         if let Some(others) = line {
             tracing::info!(%by, others, "{}: {what}: {error}", self.name);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_can_start_several_commands_at_once_also_where_descriptors_are_short() {
+        let of_peer = |connections_max| {
+            let limits = ServerLimits::of(connections_max).connections;
+            assert_eq!(limits.slots.connections_max, connections_max);
+            (limits.slots.unproven_of_peer_max, limits.slots.unproven_max, limits.of_peer_max)
+        };
+        assert_eq!(of_peer(256), (16, 64, 128));
+        assert_eq!(of_peer(48), (16, 16, 24));
+        assert_eq!(of_peer(8), (4, 4, 4));
     }
 }
