@@ -8,6 +8,7 @@ use axum::extract::rejection::JsonRejection;
 use axum::response::IntoResponse;
 use spillway_directory::{ClientRegistry, Error as RegistryError, ManagerSettings};
 use spillway_manager::{Percent, Policy, SmartAlloc, Utility};
+use spillway_types::{PAGE_BYTES, Size};
 
 use crate::asker::Changed;
 use crate::parts::{Daemon, Shared};
@@ -122,12 +123,16 @@ pub fn described((policy, interval_ms): (Policy, u64)) -> String {
     let parts = [
         Some(its.policy),
         its.p.map(|p| format!("p {p} %")),
-        its.threshold_pages.map(|pages| format!("threshold {pages} pages")),
+        its.threshold_pages.map(|pages| format!("threshold {}", size(pages))),
         its.miss_us.map(|us| format!("miss {us} us")),
         its.fairness_percent.map(|percent| format!("fairness {percent} %")),
         Some(format!("interval {interval_ms} ms")),
     ];
     parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+fn size(pages: u64) -> Size {
+    Size(pages.saturating_mul(PAGE_BYTES as u64))
 }
 
 fn answer(daemon: &Daemon, policy: Policy) -> types::Policy {

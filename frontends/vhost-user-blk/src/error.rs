@@ -43,7 +43,7 @@ pub enum Error {
         bytes: u64,
     },
     /// Not all of the backing file can be allocated.
-    #[error("can't allocate all {bytes} bytes of {path}: {error}; make room there, or give the disk another file or size", bytes = Size(*.bytes))]
+    #[error("can't allocate all {bytes} of {path}: {error}; make room there, or give the disk another file or size", bytes = Size(*.bytes))]
     Allocate {
         /// The file.
         path: PathBuf,

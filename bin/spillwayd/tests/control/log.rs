@@ -142,7 +142,7 @@ fn a_change_is_told_with_its_old_and_new_values() {
     let lines = daemon.reload();
     for line in [
         format!(
-            "policy smart-alloc, p 2.5 %, threshold 1024 pages, interval 500 ms (was {})",
+            "policy smart-alloc, p 2.5 %, threshold 4.0 MiB, interval 500 ms (was {})",
             utility.strip_prefix("policy ").unwrap()
         ),
         "memory.programs 32.0 MiB (was none)".to_owned(),
