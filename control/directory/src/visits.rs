@@ -75,3 +75,22 @@ impl Line {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_about_clients_that_go_leave_out_none_about_clients_that_come() {
+        let mut visits = Visits::new();
+        visits.come("a", &Who::User(1));
+        visits.gone("a");
+        let later_ms = visits.now_ms() + Seldom::INTERVAL_MS;
+        assert_eq!((visits.come.line(later_ms), visits.gone.line(later_ms)), (Some(0), Some(0)));
+        let mut visits = Visits::new();
+        visits.gone("a");
+        let at_once_ms = 0;
+        assert_eq!(visits.come.line(at_once_ms), Some(0), "a line of its own");
+        assert_eq!(visits.gone.line(at_once_ms), None);
+    }
+}
