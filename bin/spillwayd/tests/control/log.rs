@@ -121,10 +121,12 @@ fn a_change_is_told_with_its_old_and_new_values() {
     let change = r#"{"cap_pages":null,"floor_pages":16,"weight":3}"#;
     told(&format!("PATCH {path}"), change, Some(all));
     let utility = "policy utility, miss 500 us, fairness 20 %, interval 1000 ms";
+    let slower = "policy greedy, interval 2000 ms (was greedy, interval 1000 ms)";
+    told("PUT /v1/policy", r#"{"policy":"greedy","interval_ms":2000}"#, Some(slower));
     told(
         "PUT /v1/policy",
-        r#"{"policy":"utility","miss_us":500,"fairness_percent":20}"#,
-        Some(&format!("{utility} (was greedy, interval 1000 ms)")),
+        r#"{"policy":"utility","miss_us":500,"fairness_percent":20,"interval_ms":1000}"#,
+        Some(&format!("{utility} (was greedy, interval 2000 ms)")),
     );
 
     let pool = "persistent pool 1 of client alice, 0 B";
