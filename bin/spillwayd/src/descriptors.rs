@@ -119,7 +119,7 @@ pub fn raise_limit(config: &Config) -> (ConnectionBounds, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Disk, Vm, read};
+    use crate::config::read;
 
     #[test]
     fn each_listener_counts() {
