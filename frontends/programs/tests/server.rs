@@ -12,7 +12,7 @@ use rustix::net::{
 };
 use spillway_programs::{Config, Server};
 use spillway_serving::Refusal;
-use spillway_test_support::wait::within;
+use spillway_test_support::wait::until;
 use spillway_types::{ClientId, Denied, Orders, ProgramCounters, Programs, Registration};
 use spillway_wire::programs::{Answer, Hello, Reason, encode_report};
 
@@ -241,13 +241,13 @@ fn who_floods_is_refused_until_the_second_ends() {
         hear(&socket)
     };
     let refused = Some(Answer::Refused(Reason::Many));
-    within(Duration::from_secs(20), "the flood to be refused", || {
+    until("the flood to be refused", || {
         let _flood: Vec<_> = (0..400).map(|_| world.connect()).collect();
         answer() == refused
     });
     assert!(world.server.as_ref().unwrap().counts().refused(Refusal::Peer) > 0);
     let orders = Some(Answer::Orders(orders(2)));
-    within(Duration::from_secs(20), "the user to be served again", || answer() == orders);
+    until("the user to be served again", || answer() == orders);
 }
 
 #[test]
