@@ -1,4 +1,4 @@
-//! What the servers of all protocols share: [`Latencies`] of their commands, [`ConnectionCounts`], and limits of log
+//! What the servers of all protocols share: [`Latencies`] of their commands, [`CountedSlots`] for connections, and limits of log
 //! lines: [`Complaints`] about peers, [`PoolLog`] about pools.
 
 #![forbid(unsafe_code)]
