@@ -1,5 +1,5 @@
-//! What the servers of all protocols share: [`Latencies`] of their commands, [`CountedSlots`] for connections, and limits of log
-//! lines: [`Complaints`] about peers, [`PoolLog`] about pools.
+//! What the servers of all protocols share: [`Latencies`] of their commands, [`CountedSlots`] for connections, and limits
+//! of log lines: [`Complaints`] about peers, [`PoolLog`] about pools.
 
 #![forbid(unsafe_code)]
 
