@@ -11,8 +11,9 @@ use spillway_types::PAGE_BYTES;
 
 use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
+use crate::daemon::target::{Limit, parse_limit};
 use crate::show;
-use crate::units::{parse_delay, parse_interval, parse_size};
+use crate::units::{parse_delay, parse_interval};
 
 const PATH: &str = "/v1/policy";
 
@@ -34,7 +35,8 @@ enum Action {
 }
 
 /// Sets another policy. The change survives a crash of the daemon. It lasts until the daemon stops or memory.policy in
-/// its configuration changes; set it there to keep it for good.
+/// its configuration changes; set it there to keep it for good. If the policy is set already, the parameters that you
+/// don't give keep their values; else they get those in brackets.
 #[derive(Debug, Args)]
 struct Set {
     /// The policy.
@@ -46,10 +48,10 @@ struct Set {
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     p: Option<Percent>,
 
-    /// smart-alloc: what a client may leave unused before its target shrinks. Default: --p per cent of the
-    /// store.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
-    threshold: Option<u64>,
+    /// smart-alloc: what a client may leave unused before its target shrinks: a size, or none (none). With none, it is
+    /// --p per cent of the store.
+    #[arg(long, value_name = "SIZE|none", value_parser = parse_limit)]
+    threshold: Option<Limit>,
 
     /// Time between two samples of the clients, 100ms to 3600s. Default: unchanged.
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
@@ -86,24 +88,38 @@ fn parse_percent(text: &str) -> Result<Percent, String> {
     text.parse().map_err(|error: PercentError| error.to_string())
 }
 
+impl Set {
+    /// The request. `now` is the present policy, whose parameters stay unless others are given.
+    fn request(&self, now: types::Policy) -> types::Policy {
+        let name = self.policy.to_possible_value().map(|value| value.get_name().to_owned());
+        let name = name.unwrap_or_default();
+        let kept = if now.policy == name { now } else { types::Policy::default() };
+        types::Policy {
+            policy: name,
+            p: self.p.map(Percent::get).or(kept.p),
+            threshold_pages: match self.threshold {
+                Some(Limit(bytes)) => bytes.map(|bytes| bytes / PAGE_BYTES as u64),
+                None => kept.threshold_pages,
+            },
+            // Without it the daemon keeps its own.
+            interval_ms: self.interval.map(|time| time.as_millis() as u64),
+            miss_us: self.miss.map(|time| time.as_micros() as u32).or(kept.miss_us),
+            fairness_percent: self.fairness.or(kept.fairness_percent),
+        }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// The daemon can't be reached, or says no.
 pub fn run(options: &Policy) -> anyhow::Result<ExitCode> {
-    let (daemon, policy) = match &options.action {
+    let (daemon, policy): (_, types::Policy) = match &options.action {
         Action::Show { daemon } => (daemon, Api::new(daemon)?.get(PATH)?),
-        Action::Set(Set { policy, p, threshold, interval, miss, fairness, daemon }) => {
-            let policy = policy.to_possible_value().map(|value| value.get_name().to_owned());
-            let policy = types::Policy {
-                policy: policy.unwrap_or_default(),
-                p: p.map(Percent::get),
-                threshold_pages: threshold.map(|bytes| bytes / PAGE_BYTES as u64),
-                interval_ms: interval.map(|time| time.as_millis() as u64),
-                miss_us: miss.map(|time| time.as_micros() as u32),
-                fairness_percent: *fairness,
-            };
-            (daemon, Api::new(daemon)?.send::<types::Policy>(Method::PUT, PATH, &policy)?)
+        Action::Set(set) => {
+            let api = Api::new(&set.daemon)?;
+            let request = set.request(api.get(PATH)?);
+            (&set.daemon, api.send(Method::PUT, PATH, &request)?)
         }
     };
     let p = policy.p.map_or_else(String::new, |p| format!("{p} %"));

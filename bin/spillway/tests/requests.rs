@@ -1,0 +1,118 @@
+//! What the commands ask a daemon, and what they print of its answers.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use serde_json::{Value, json};
+
+/// A daemon that answers a GET with a document, and every other request with its body.
+struct Daemon {
+    dir: tempfile::TempDir,
+    /// The bodies that were sent, with method and path.
+    sent: Arc<Mutex<Vec<(String, Value)>>>,
+}
+
+impl Daemon {
+    fn start(documents: &'static [(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join("api.sock")).unwrap();
+        let sent = Arc::<Mutex<Vec<_>>>::default();
+        let told = Arc::clone(&sent);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                answer(stream.unwrap(), documents, &told);
+            }
+        });
+        Self { dir, sent }
+    }
+
+    /// What a command prints that succeeds.
+    fn command(&self, arguments: &[&str]) -> String {
+        let socket = self.dir.path().join("api.sock");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
+        let output = command.args(arguments).arg("--api").arg(socket).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {told}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The only request with a body since the last call.
+    fn sent(&self) -> (String, Value) {
+        let mut sent = self.sent.lock().unwrap();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        sent.remove(0)
+    }
+}
+
+/// Answers the requests of a connection.
+fn answer(stream: UnixStream, documents: &[(&str, &str)], told: &Mutex<Vec<(String, Value)>>) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let (mut request, mut length) = (String::new(), 0);
+        if reader.read_line(&mut request).unwrap() == 0 {
+            return;
+        }
+        let mut line = String::new();
+        while reader.read_line(&mut line).unwrap() > 2 {
+            if let Some(count) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
+                length = count.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let wanted: Vec<_> = request.split(' ').take(2).collect();
+        if wanted[0] == "GET" {
+            let found = documents.iter().find(|(path, _)| *path == wanted[1]);
+            body = found.unwrap_or_else(|| panic!("{request}")).1.into();
+        } else {
+            let sent = serde_json::from_slice(&body).unwrap();
+            told.lock().unwrap().push((wanted.join(" "), sent));
+        }
+        write!(reader.get_mut(), "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())
+            .unwrap();
+        reader.get_mut().write_all(&body).unwrap();
+    }
+}
+
+#[test]
+fn a_parameter_of_a_policy_that_is_not_given_keeps_its_value() {
+    let smart = Daemon::start(&[(
+        "/v1/policy",
+        r#"{"policy":"smart-alloc","p":0.75,"threshold_pages":100,"interval_ms":2500}"#,
+    )]);
+    for (arguments, policy) in [
+        (&["smart-alloc", "--threshold", "64M"][..], json!({"p": 0.75, "threshold_pages": 16384})),
+        (&["smart-alloc", "--p", "3"], json!({"p": 3.0, "threshold_pages": 100})),
+        (
+            &["smart-alloc", "--interval", "1s"],
+            json!({"p": 0.75, "threshold_pages": 100, "interval_ms": 1000}),
+        ),
+        (&["smart-alloc", "--threshold", "none"], json!({"p": 0.75})),
+        // Another policy gets its own.
+        (&["utility", "--miss", "500us"], json!({"miss_us": 500})),
+        (&["greedy"], json!({})),
+    ] {
+        smart.command(&[&["policy", "set"], arguments].concat());
+        let mut expected = policy;
+        expected["policy"] = arguments[0].into();
+        assert_eq!(smart.sent(), ("PUT /v1/policy".to_owned(), expected), "{arguments:?}");
+    }
+    let utility = Daemon::start(&[(
+        "/v1/policy",
+        r#"{"policy":"utility","miss_us":500,"fairness_percent":100,"interval_ms":1000}"#,
+    )]);
+    for (arguments, policy) in [
+        (
+            &["--miss", "1ms"][..],
+            json!({"policy": "utility", "miss_us": 1000, "fairness_percent": 100}),
+        ),
+        (&["--fairness", "0"], json!({"policy": "utility", "miss_us": 500, "fairness_percent": 0})),
+    ] {
+        utility.command(&[&["policy", "set", "utility"], arguments].concat());
+        assert_eq!(utility.sent(), ("PUT /v1/policy".to_owned(), policy), "{arguments:?}");
+    }
+}
