@@ -2,11 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use serde_json::{Value, json};
+use spillway_api::types::{Health, LendStatus, StoreStatus, Version, VmList};
 
 /// A daemon that answers a GET with a document, and every other request with its body.
 struct Daemon {
@@ -16,24 +17,28 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(documents: &'static [(&str, &str)]) -> Self {
+    fn start(documents: Vec<(&'static str, String)>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(dir.path().join("api.sock")).unwrap();
         let sent = Arc::<Mutex<Vec<_>>>::default();
         let told = Arc::clone(&sent);
         thread::spawn(move || {
             for stream in listener.incoming() {
-                answer(stream.unwrap(), documents, &told);
+                answer(stream.unwrap(), &documents, &told);
             }
         });
         Self { dir, sent }
     }
 
-    /// What a command prints that succeeds.
-    fn command(&self, arguments: &[&str]) -> String {
+    fn output(&self, arguments: &[&str]) -> Output {
         let socket = self.dir.path().join("api.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_spillway"));
-        let output = command.args(arguments).arg("--api").arg(socket).output().unwrap();
+        command.args(arguments).arg("--api").arg(socket).output().unwrap()
+    }
+
+    /// What a command prints that succeeds.
+    fn command(&self, arguments: &[&str]) -> String {
+        let output = self.output(arguments);
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {told}");
         String::from_utf8(output.stdout).unwrap()
@@ -48,7 +53,7 @@ impl Daemon {
 }
 
 /// Answers the requests of a connection.
-fn answer(stream: UnixStream, documents: &[(&str, &str)], told: &Mutex<Vec<(String, Value)>>) {
+fn answer(stream: UnixStream, documents: &[(&str, String)], told: &Mutex<Vec<(String, Value)>>) {
     let mut reader = BufReader::new(stream);
     loop {
         let (mut request, mut length) = (String::new(), 0);
@@ -67,7 +72,7 @@ fn answer(stream: UnixStream, documents: &[(&str, &str)], told: &Mutex<Vec<(Stri
         let wanted: Vec<_> = request.split(' ').take(2).collect();
         if wanted[0] == "GET" {
             let found = documents.iter().find(|(path, _)| *path == wanted[1]);
-            body = found.unwrap_or_else(|| panic!("{request}")).1.into();
+            body = found.unwrap_or_else(|| panic!("{request}")).1.clone().into_bytes();
         } else {
             let sent = serde_json::from_slice(&body).unwrap();
             told.lock().unwrap().push((wanted.join(" "), sent));
@@ -80,9 +85,9 @@ fn answer(stream: UnixStream, documents: &[(&str, &str)], told: &Mutex<Vec<(Stri
 
 #[test]
 fn a_parameter_of_a_policy_that_is_not_given_keeps_its_value() {
-    let smart = Daemon::start(&[(
+    let smart = Daemon::start(vec![(
         "/v1/policy",
-        r#"{"policy":"smart-alloc","p":0.75,"threshold_pages":100,"interval_ms":2500}"#,
+        r#"{"policy":"smart-alloc","p":0.75,"threshold_pages":100,"interval_ms":2500}"#.to_owned(),
     )]);
     for (arguments, policy) in [
         (&["smart-alloc", "--threshold", "64M"][..], json!({"p": 0.75, "threshold_pages": 16384})),
@@ -101,9 +106,10 @@ fn a_parameter_of_a_policy_that_is_not_given_keeps_its_value() {
         expected["policy"] = arguments[0].into();
         assert_eq!(smart.sent(), ("PUT /v1/policy".to_owned(), expected), "{arguments:?}");
     }
-    let utility = Daemon::start(&[(
+    let utility = Daemon::start(vec![(
         "/v1/policy",
-        r#"{"policy":"utility","miss_us":500,"fairness_percent":100,"interval_ms":1000}"#,
+        r#"{"policy":"utility","miss_us":500,"fairness_percent":100,"interval_ms":1000}"#
+            .to_owned(),
     )]);
     for (arguments, policy) in [
         (
@@ -115,4 +121,44 @@ fn a_parameter_of_a_policy_that_is_not_given_keeps_its_value() {
         utility.command(&[&["policy", "set", "utility"], arguments].concat());
         assert_eq!(utility.sent(), ("PUT /v1/policy".to_owned(), policy), "{arguments:?}");
     }
+}
+
+/// A daemon that has no clients, and a store of 1000 bytes.
+fn daemon_with_a_store(memory_bytes: u64, lending: &LendStatus) -> Daemon {
+    let version =
+        Version { version: "1.2.3".into(), commit: None, api: 1, host: "a".into(), pid: 7 };
+    let health = Health {
+        serving: true,
+        uptime_seconds: 9,
+        restarts: 0,
+        memory_locked: true,
+        kept_by: "nobody".into(),
+    };
+    let store = StoreStatus { capacity_bytes: 1000, memory_bytes, ..StoreStatus::default() };
+    Daemon::start(vec![
+        ("/v1/version", json!(version).to_string()),
+        ("/v1/health", json!(health).to_string()),
+        ("/v1/store", json!(store).to_string()),
+        ("/v1/lending", json!(lending).to_string()),
+        ("/v1/vms", json!(VmList::default()).to_string()),
+        ("/v1/clients", "[]".into()),
+        ("/v1/disks", "[]".into()),
+    ])
+}
+
+#[test]
+fn top_prints_json_where_json_is_asked_for() {
+    let off = LendStatus { role: "off".into(), ..LendStatus::default() };
+    let daemon = daemon_with_a_store(1, &off);
+    let shown = daemon.command(&["top", "-b", "-n", "2", "-d", "100ms", "-o", "json"]);
+    let stat: Value = serde_json::from_str(&daemon.command(&["stat", "-o", "json"])).unwrap();
+    let samples: Vec<Value> =
+        shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(samples, [stat.clone(), stat]);
+    // A terminal gets no JSON.
+    let refused = daemon.output(&["top", "-o", "json"]);
+    let line = String::from_utf8(refused.stderr).unwrap();
+    let told: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&told["type"], refused.status.code()), (&"urn:spillway:usage".into(), Some(2)));
+    assert!(told["detail"].as_str().unwrap().contains("--batch"), "{line}");
 }

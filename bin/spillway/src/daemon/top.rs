@@ -12,7 +12,8 @@ use crate::daemon::api::Api;
 use crate::daemon::options::Daemon;
 use crate::daemon::stat::{Moment, ProgramRates};
 use crate::daemon::terminal::{Event, Key, Screen};
-use crate::show;
+use crate::refusal::Refusal;
+use crate::show::{self, Output};
 use crate::units::parse_interval;
 
 mod view;
@@ -27,7 +28,7 @@ pub struct Top {
     interval: Duration,
 
     /// Prints every sample as text, for files and pipes. Needs no terminal. The first sample comes
-    /// after one interval.
+    /// after one interval. With -o json, a sample is a line, the object that `spillway stat` prints.
     #[arg(short, long)]
     batch: bool,
 
@@ -53,14 +54,25 @@ const UNBOUNDED: usize = usize::MAX;
 /// Runs the command.
 ///
 /// # Errors
-/// The daemon can no longer be reached, or there is no terminal.
+/// The daemon can no longer be reached, or there is no terminal, or JSON is asked for without `--batch`.
 pub fn run(options: &Top) -> anyhow::Result<ExitCode> {
+    let output = options.daemon.output;
+    if matches!(output, Output::Json) && !options.batch {
+        let line = "--output json is for --batch: spillway top --batch --output json";
+        return Err(Refusal::usage(line).into());
+    }
     let api = Api::new(&options.daemon)?;
     let looks = Looks::begin(&api, options.interval)?;
     let view = View::new(options.sort, options.reverse);
-    match options.batch {
-        true => print(looks, view, options.count)?,
-        false => show_live(looks, view, options.count)?,
+    match (options.batch, output) {
+        (true, Output::Json) => {
+            print(looks, options.count, |looks| Ok(serde_json::to_string(&looks.moment)? + "\n"))?
+        }
+        (true, Output::Table) => print(looks, options.count, |looks| {
+            let page = view.page(&looks.tables(), UNBOUNDED);
+            Ok([page.head, page.body].concat().join("\n") + "\n\n")
+        })?,
+        (false, _) => show_live(looks, view, options.count)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -130,15 +142,17 @@ fn row(client: &Client, rates: Rates) -> Row {
     }
 }
 
-/// Prints `count` samples, or prints until the reader closes the pipe.
-fn print(mut looks: Looks<'_>, view: View, count: Option<u64>) -> anyhow::Result<()> {
+/// Prints `count` samples as `text` shows them, or prints until the reader closes the pipe.
+fn print(
+    mut looks: Looks<'_>,
+    count: Option<u64>,
+    text: impl Fn(&Looks<'_>) -> anyhow::Result<String>,
+) -> anyhow::Result<()> {
     let mut left = count;
     while left != Some(0) {
         std::thread::sleep(looks.interval);
         looks.look()?;
-        let page = view.page(&looks.tables(), UNBOUNDED);
-        let lines = [page.head, page.body].concat();
-        if !show::print_to_reader(&format!("{}\n\n", lines.join("\n")))? {
+        if !show::print_to_reader(&text(&looks)?)? {
             return Ok(());
         }
         left = left.map(|left| left - 1);
