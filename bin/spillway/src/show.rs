@@ -117,6 +117,14 @@ pub fn identity(identity: &Identity) -> String {
     }
 }
 
+/// A part of a whole, per cent with up to two decimals. It is 100 only for all of it.
+pub fn percent(part: u64, whole: u64) -> String {
+    let share = part as f64 / whole.max(1) as f64 * 100.0;
+    let hundredths = (share * 100.0).round();
+    let shown = if part < whole { hundredths.min(9_999.0) } else { hundredths };
+    (shown / 100.0).to_string()
+}
+
 /// A duration, in its two largest units.
 pub fn duration(seconds: u64) -> String {
     match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
@@ -130,6 +138,22 @@ pub fn duration(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentage_is_100_only_for_all() {
+        let total = 67_108_863;
+        for (part, shown) in [
+            (0, "0"),
+            (total / 10 * 8, "80"),
+            (total / 1000 * 855, "85.5"),
+            (total / 1000 * 999, "99.9"),
+            (total - 1, "99.99"),
+            (total, "100"),
+        ] {
+            assert_eq!(percent(part, total), shown, "{part}");
+        }
+        assert_eq!((percent(0, 0), percent(15, 10)), ("0".to_owned(), "150".to_owned()));
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use serde_json::{Value, json};
-use spillway_api::types::{Health, LendStatus, StoreStatus, Version, VmList};
+use spillway_api::types::{Health, LendMemory, LendStatus, LentLoan, StoreStatus, Version, VmList};
 
 /// A daemon that answers a GET with a document, and every other request with its body.
 struct Daemon {
@@ -161,4 +161,28 @@ fn top_prints_json_where_json_is_asked_for() {
     let told: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&told["type"], refused.status.code()), (&"urn:spillway:usage".into(), Some(2)));
     assert!(told["detail"].as_str().unwrap().contains("--batch"), "{line}");
+}
+
+#[test]
+fn what_is_nearly_full_does_not_look_full() {
+    let mut lending = LendStatus { host: "a".into(), role: "lender".into(), ..Default::default() };
+    lending.memory = LendMemory {
+        total_bytes: 1_000_003,
+        used_bytes: 998_702,
+        upper_bytes: 999_002,
+        lower_bytes: 850_002,
+        ..LendMemory::default()
+    };
+    lending.lent.push(LentLoan::default());
+    let daemon = daemon_with_a_store(999, &lending);
+    let commands = [&["stat"][..], &["top", "-b", "-n", "1", "-d", "100ms"], &["lend", "status"]];
+    for command in commands {
+        let shown = daemon.command(command);
+        let full = shown.contains("of 1000 B (99.9%)") || command[0] == "lend";
+        let lends = shown.contains(
+            "memory 99.87% used (borrows above 99.9%, gives back below 85%); \
+             lent 0 B in 1 loan, borrowed 0 B in 0 loans, ",
+        );
+        assert!(full && lends, "{command:?}: {shown}");
+    }
 }

@@ -80,7 +80,7 @@ pub fn run(options: &Lend) -> anyhow::Result<ExitCode> {
 
 /// A line about this host's role.
 pub fn line(status: &LendStatus) -> String {
-    let percent = |bytes: u64| bytes * 100 / status.memory.total_bytes.max(1);
+    let percent = |bytes: u64| show::percent(bytes, status.memory.total_bytes);
     let marks = [
         (status.waiting, ", waits for lenders"),
         (status.draining, ", drained"),
@@ -88,19 +88,20 @@ pub fn line(status: &LendStatus) -> String {
         (status.helper == "gone", ", the helper is gone"),
         (status.helper == "silent", ", the helper does not answer"),
     ];
+    let loans = |bytes: u64, count: usize| {
+        format!("{} in {count} loan{}", Size(bytes), if count == 1 { "" } else { "s" })
+    };
     let marks: String = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark).collect();
     format!(
         "{}: {}{marks}; memory {}% used (borrows above {}%, gives back below {}%); \
-         lent {} in {} loans, borrowed {} in {} loans, spare {}{}\n",
+         lent {}, borrowed {}, spare {}{}\n",
         status.host,
         status.role,
         percent(status.memory.used_bytes),
         percent(status.memory.upper_bytes),
         percent(status.memory.lower_bytes),
-        Size(status.lent_bytes),
-        status.lent.len(),
-        Size(status.borrowed_bytes),
-        status.borrowed.len(),
+        loans(status.lent_bytes, status.lent.len()),
+        loans(status.borrowed_bytes, status.borrowed.len()),
         Size(status.spare_bytes),
         unwell(status),
     )
@@ -262,6 +263,11 @@ mod tests {
         let mut status = LendStatus { peers: vec![peer("c", "ok", "")], ..LendStatus::default() };
         status.borrowed.push(loan("c", "ok"));
         assert!(!text(&status).contains("; of"), "{}", text(&status));
+        assert!(
+            line(&status).contains("lent 0 B in 0 loans, borrowed 0 B in 1 loan, "),
+            "{}",
+            line(&status)
+        );
         status.peers.push(peer("b", "unreachable", "connection refused"));
         status.borrowed.push(loan("b", "unreachable"));
         status.devices.push(LendDevice {

@@ -118,11 +118,11 @@ impl Moment {
     pub fn head(&self) -> String {
         let Self { version, health, store, lending, .. } = self;
         let lending = lending.as_ref().map(lend::line).unwrap_or_default();
-        let share = store.memory_bytes as f64 / store.capacity_bytes.max(1) as f64 * 100.0;
+        let share = show::percent(store.memory_bytes, store.capacity_bytes);
         let locked = if health.memory_locked { "locked" } else { "not locked" };
         format!(
             "spillwayd {} (process {}), up {}, memory {locked}, kept by {}, restarts {}\n\
-             store {} of {} ({share:.0}%), free in it {}, in flight {}, packed {}, same-filled {}{}, on disk {}\n{}{lending}",
+             store {} of {} ({share}%), free in it {}, in flight {}, packed {}, same-filled {}{}, on disk {}\n{}{lending}",
             version.version,
             version.pid,
             show::duration(health.uptime_seconds),
