@@ -38,6 +38,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use spillway_host::Limits;
 
 use crate::arguments::{Arguments, Format};
 use crate::config::{Config, DeviceUse, MemoryLock};
@@ -71,7 +72,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let refusals = check(&config)?;
         let refusals =
             refusals.iter().map(|line| format!("a start by this user is refused: {line}"));
-        for line in warnings::of(&config).into_iter().chain(refusals) {
+        for line in warnings::of(&config, &Limits::read()).into_iter().chain(refusals) {
             eprintln!("warning: {line}");
         }
         return print("the configuration is good\n");
@@ -109,7 +110,7 @@ fn check(config: &Config) -> Result<Vec<String>, config::Error> {
     let clients = config::Clients::new(config)?;
     let keys = Keys::read(config, &clients.clients)?;
     Secrets::new(&config.listen, &keys)?;
-    let limits = spillway_host::Limits::read();
+    let limits = Limits::read();
     let own_bytes = capacity::bytes(config.store.capacity, &limits)?;
     capacity::check_lent(config.sections.lend_bytes, own_bytes)?;
     capacity::program_pages(config.memory.programs, &limits)?;

@@ -67,11 +67,11 @@ impl Parts {
         let (started, started_ms) = (Instant::now(), unix_ms());
         let clients = Clients::new(&config)?;
         let keys = Keys::read(&config, &clients.clients)?;
-        for line in warnings::of(&config) {
+        let limits = Limits::read();
+        for line in warnings::of(&config, &limits) {
             tracing::warn!("{line}");
         }
         let secrets = Secrets::new(&config.listen, &keys)?;
-        let limits = Limits::read();
         let own_bytes = capacity::bytes(config.store.capacity, &limits)?;
         let lent_bytes = config.sections.lend_bytes;
         capacity::check_lent(lent_bytes, own_bytes)?;

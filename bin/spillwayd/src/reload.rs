@@ -45,7 +45,7 @@ impl NewConfig {
         let program_pages = capacity::program_pages(config.memory.programs, limits)?;
         let keys = keys.lock().unwrap_or_else(PoisonError::into_inner);
         let renewal = keys.read_again(&config, &clients.clients)?;
-        let warnings = warnings::of(&config);
+        let warnings = warnings::of(&config, limits);
         Ok(Self { config, clients, program_pages, renewal, warnings })
     }
 }

@@ -346,6 +346,40 @@ fn an_address_that_other_hosts_reach_in_the_clear_is_told() {
 }
 
 #[test]
+fn a_block_that_the_store_has_no_room_for_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let text = |size: &str, store: &str| {
+        format!(
+            "[store]\ncapacity = \"64M\"\n{store}[[client]]\nname = \"a\"\nuid = 1\n\
+             [[block]]\nname = \"thin\"\nclient = \"a\"\nsize = \"{size}\"\nreserve = false\n"
+        )
+    };
+    let disk = format!("disk = \"{}\"\ndisk_capacity = \"64M\"\n", dir.display());
+    let lent = "[sections]\ndir = \"/dev/shm/spillway-check-none\"\ncapacity = \"256M\"\nlend = \"64M\"\n\
+                [[vm]]\nname = \"v\"\nqmp = \"/nowhere\"\nboot = \"256M\"\nmost = \"256M\"\n";
+    let told = ["block 'thin' of 128.0 MiB", "64.0 MiB", "store.capacity"];
+    for (size, store, words) in [
+        ("64M", "", None),
+        ("128M", "", Some(told)),
+        ("128M", lent, None),
+        ("128M", &disk, None),
+        ("192M", &disk, Some(["block 'thin' of 192.0 MiB", "128.0 MiB", "store.disk_capacity"])),
+    ] {
+        let checked = check(dir, &text(size, store));
+        let lines = String::from_utf8_lossy(&checked.stderr).into_owned();
+        if lines.contains("memory (tmpfs)") {
+            println!("skipped: the temporary files of this host lie in memory");
+            continue;
+        }
+        assert!(checked.status.success(), "{size} {store}: {lines}");
+        assert_eq!(lines.lines().count(), usize::from(words.is_some()), "{size} {store}: {lines}");
+        let has_all = words.is_none_or(|words| words.iter().all(|word| lines.contains(word)));
+        assert!(has_all, "{size} {store}: {lines}");
+    }
+}
+
+#[test]
 fn the_http_interface_inside_tls_needs_keys_and_a_token() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -157,6 +157,26 @@ fn a_change_is_told_with_its_old_and_new_values() {
 }
 
 #[test]
+fn a_block_that_the_store_has_no_room_for_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("spillwayd.toml");
+    let text = |size: &str| {
+        format!(
+            "[store]\ncapacity = \"64M\"\n[listen]\ndir = \"{}\"\n[[client]]\nname = \"a\"\nuid = 1\n\
+             [[block]]\nname = \"thin\"\nclient = \"a\"\nsize = \"{size}\"\nreserve = false\n",
+            dir.path().join("run").display()
+        )
+    };
+    fs::write(&file, text("65M")).unwrap();
+    let arguments = ["--config".to_owned(), file.display().to_string()];
+    let daemon = Daemon::start_with(dir.path(), &arguments);
+    daemon.line(&[" ready "]);
+    daemon.line(&["WARN block 'thin' of 65.0 MiB is larger than the 64.0 MiB"]);
+    fs::write(&file, text("65M").replace("thin", "other")).unwrap();
+    assert!(daemon.reload().contains("WARN block 'other' of 65.0 MiB is larger"));
+}
+
+#[test]
 fn the_log_says_what_is_listened_on_and_who_changed_what() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(dir.path());
