@@ -380,6 +380,27 @@ fn a_block_that_the_store_has_no_room_for_is_told() {
 }
 
 #[test]
+fn a_floor_above_the_cap_is_refused_and_more_floors_than_room_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let client = |name: &str, uid: u32, rest: &str| {
+        format!("[[client]]\nname = \"{name}\"\nuid = {uid}\n{rest}")
+    };
+    let bad = client("web", 1, "target = \"32M\"\nfloor = \"48M\"\n");
+    refused(dir, &bad, &["client 'web'", "floor 48.0 MiB", "cap 32.0 MiB"]);
+    let store = "[store]\ncapacity = \"64M\"\n";
+    for (floors, told) in [(["32M", "32M"], false), (["32M", "33M"], true)] {
+        let floor = |floor: &str| format!("target = \"{floor}\"\nfloor = \"{floor}\"\n");
+        let [a, b] = floors.map(floor);
+        let checked = check(dir, &(store.to_owned() + &client("a", 1, &a) + &client("b", 2, &b)));
+        let lines = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert!(checked.status.success(), "{lines}");
+        assert_eq!(lines.lines().count(), usize::from(told), "{lines}");
+        assert!(!told || lines.contains("65.0 MiB") && lines.contains("64.0 MiB"), "{lines}");
+    }
+}
+
+#[test]
 fn the_http_interface_inside_tls_needs_keys_and_a_token() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();

@@ -141,6 +141,7 @@ impl Error {
                 RegistryError::Used(_) => (S::CONFLICT, "used"),
                 RegistryError::Connected(_) => (S::CONFLICT, "connected"),
                 RegistryError::Name(_) => (S::BAD_REQUEST, "name"),
+                RegistryError::FloorAboveCap { .. } => (S::BAD_REQUEST, "floor"),
                 RegistryError::Stream(_) => (S::BAD_REQUEST, STREAM),
                 RegistryError::NoRoom(_) | RegistryError::JournalFull(_) => {
                     (S::INSUFFICIENT_STORAGE, "no-room")

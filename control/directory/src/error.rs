@@ -1,5 +1,7 @@
 //! Errors of the registry.
 
+use spillway_types::Size;
+
 /// Why a request to the registry failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -9,6 +11,18 @@ pub enum Error {
     /// This is a program, not a client of the store.
     #[error("'{0}' is a running program: it is removed when it ends")]
     Program(String),
+    /// A client's floor is above its cap.
+    #[error(
+        "client '{name}': its floor {floor} is more than its cap {cap} (target): lower the floor, or raise the cap"
+    )]
+    FloorAboveCap {
+        /// The client or program.
+        name: String,
+        /// Its floor.
+        floor: Size,
+        /// Its cap.
+        cap: Size,
+    },
     /// A client with this name exists.
     #[error("a client '{0}' is there already")]
     ClientExists(String),

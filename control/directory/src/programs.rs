@@ -14,7 +14,7 @@ use crate::changes;
 use crate::error::Error;
 use crate::program::{Program, REPORT_MS_MAX};
 use crate::registry::{ClientRegistry, RegistryState};
-use crate::settings::ClientChange;
+use crate::settings::{Bounds, ClientChange};
 use crate::views::{ClientView, ProgramSeries};
 
 /// Most registered programs of a user.
@@ -144,11 +144,17 @@ impl ClientRegistry {
     /// what that changes; none if it changes nothing.
     ///
     /// # Errors
-    /// [`Error::NoClient`], [`Error::JournalFull`].
+    /// [`Error::NoClient`], [`Error::FloorAboveCap`], [`Error::JournalFull`].
     pub fn change_client(&self, name: &str, change: ClientChange) -> Result<Option<String>, Error> {
         let mut state = self.lock();
         let found = state.find(name);
         if let (Err(_), Some(before)) = (&found, state.programs.bounds_of(name)) {
+            // The floor that every program has is nobody's wish.
+            let floor_pages = match before.floor_pages {
+                PROGRAM_PAGES_MIN => 0,
+                pages => pages,
+            };
+            change.of(name, Bounds { floor_pages, ..before })?;
             state.programs.change(name, change);
             state.remember()?;
             let after = state.programs.bounds_of(name).unwrap_or(before);
@@ -156,14 +162,13 @@ impl ClientRegistry {
         }
         let at = found?;
         let before = state.clients[at].bounds();
+        let after = change.of(name, before)?;
         if let Some(cap_pages) = change.cap_pages {
             self.cap(state.clients[at].id, cap_pages)?;
             state.clients[at].cap_pages = cap_pages;
         }
         let entry = &mut state.clients[at];
-        entry.floor_pages = change.floor_pages.unwrap_or(entry.floor_pages);
-        entry.weight = change.weight.unwrap_or(entry.weight);
-        let after = entry.bounds();
+        (entry.floor_pages, entry.weight) = (after.floor_pages, after.weight);
         state.remember()?;
         Ok(changes::set(&before, &after))
     }

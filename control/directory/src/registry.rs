@@ -200,8 +200,8 @@ impl ClientRegistry {
     /// this added or changed, and each client that it left out.
     ///
     /// # Errors
-    /// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],
-    /// [`Error::BlockExists`], and refusals of the store: then nothing has changed.
+    /// [`Error::Name`], [`Error::FloorAboveCap`], [`Error::ClientExists`], [`Error::IdentityTaken`],
+    /// [`Error::NoClient`], [`Error::BlockExists`], and refusals of the store: then nothing has changed.
     pub fn configure(
         &self,
         clients: &[ClientSettings],
@@ -459,11 +459,12 @@ fn remove_unrecorded(
 /// Checks for errors that do not depend on the present state.
 ///
 /// # Errors
-/// [`Error::Name`], [`Error::ClientExists`], [`Error::IdentityTaken`], [`Error::NoClient`],
-/// [`Error::BlockExists`].
+/// [`Error::Name`], [`Error::FloorAboveCap`], [`Error::ClientExists`], [`Error::IdentityTaken`],
+/// [`Error::NoClient`], [`Error::BlockExists`].
 pub fn check(clients: &[ClientSettings], blocks: &[BlockSettings]) -> Result<(), Error> {
     for (at, client) in clients.iter().enumerate() {
         check_name(&client.name)?;
+        client.bounds().check(&client.name)?;
         for other in &clients[..at] {
             if other.name == client.name {
                 return Err(Error::ClientExists(client.name.clone()));

@@ -2,15 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use spillway_types::Limits;
+use spillway_types::{Limits, PAGE_BYTES, Size};
 use spillway_wire::auth::SecretError;
+
+use crate::error::Error;
 
 /// Longest name of a client or device, in bytes.
 pub const NAME_BYTES_MAX: usize = 223;
 /// Bounds of a client's weight.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=1000;
 /// Largest floor of a client, in pages: 1 PiB.
-pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / spillway_types::PAGE_BYTES as u64;
+pub const FLOOR_PAGES_MAX: u64 = (1 << 50) / PAGE_BYTES as u64;
 /// Longest key of a secret, in bytes: the longest of DH-HMAC-CHAP.
 pub(crate) const SECRET_BYTES_MAX: usize = 64;
 
@@ -112,6 +114,13 @@ pub struct ClientSettings {
     pub shared: Vec<u128>,
 }
 
+impl ClientSettings {
+    pub(crate) const fn bounds(&self) -> Bounds {
+        let Self { target_pages: cap_pages, floor_pages, weight, .. } = *self;
+        Bounds { cap_pages, floor_pages, weight }
+    }
+}
+
 /// An operator's changes of a client while the daemon runs; none leaves a setting unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientChange {
@@ -129,6 +138,39 @@ pub(crate) struct Bounds {
     pub(crate) cap_pages: u64,
     pub(crate) floor_pages: u64,
     pub(crate) weight: u32,
+}
+
+impl Bounds {
+    /// Checks that the floor is not above the cap, which would win.
+    ///
+    /// # Errors
+    /// [`Error::FloorAboveCap`].
+    pub(crate) fn check(&self, name: &str) -> Result<(), Error> {
+        if self.floor_pages <= self.cap_pages {
+            return Ok(());
+        }
+        let size = |pages: u64| Size(pages.saturating_mul(PAGE_BYTES as u64));
+        let (floor, cap) = (size(self.floor_pages), size(self.cap_pages));
+        Err(Error::FloorAboveCap { name: name.to_owned(), floor, cap })
+    }
+}
+
+impl ClientChange {
+    /// What bounds a client's target after this change.
+    ///
+    /// # Errors
+    /// [`Error::FloorAboveCap`], if this change makes it so.
+    pub(crate) fn of(&self, name: &str, before: Bounds) -> Result<Bounds, Error> {
+        let after = Bounds {
+            cap_pages: self.cap_pages.unwrap_or(before.cap_pages),
+            floor_pages: self.floor_pages.unwrap_or(before.floor_pages),
+            weight: self.weight.unwrap_or(before.weight),
+        };
+        if self.cap_pages.is_some() || self.floor_pages.is_some() {
+            after.check(name)?;
+        }
+        Ok(after)
+    }
 }
 
 /// A block device in the operator's terms.

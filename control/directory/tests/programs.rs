@@ -122,6 +122,10 @@ fn targets_and_caps_reach_the_program_with_its_next_report() {
     let its = view.statistics;
     assert_eq!((its.used_pages, its.target_pages, its.evicted_pages), (650, 600, 40));
     assert_eq!((its.puts, its.puts_refused_at_target, its.gets, its.misses), (90, 30, 90, 30));
+    let floor = |pages| ClientChange { floor_pages: Some(pages), ..ClientChange::default() };
+    assert!(matches!(registry.change_client("a-1", floor(601)), Err(Error::FloorAboveCap { .. })));
+    // Every program has a floor of its own, which no cap has to heed.
+    registry.change_client("a-1", cap(1)).unwrap();
     registry.change_client("a-1", cap(6000)).unwrap();
     assert!(registry.report(id, counters).beyond_local);
     registry.change_client("a-1", cap(u64::MAX)).unwrap();

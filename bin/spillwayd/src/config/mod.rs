@@ -27,6 +27,6 @@ pub use reload::needs_restart;
 #[cfg(test)]
 pub use values::LendRoles;
 pub use values::{
-    Block, Capacity, Config, DeviceUse, Disk, Listen, MemoryLock, Peer, RegistryKind, Store,
-    UsedBy, Vm, Way,
+    Block, Capacity, Config, DeviceUse, Disk, Listen, MemoryLock, NamedClient, Peer, RegistryKind,
+    Store, UsedBy, Vm, Way,
 };

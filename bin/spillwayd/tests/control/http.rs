@@ -54,6 +54,37 @@ fn whatever_is_refused_is_a_problem() {
 }
 
 #[test]
+fn a_floor_above_the_cap_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(dir.path());
+    daemon.line(&[" ready "]);
+    let asked = |request: &str, body: &str| {
+        let unix = UnixStream::connect(dir.path().join("run/api.sock")).unwrap();
+        answer(unix, request, "", body)
+    };
+    let client = r#"{"name":"c","identity":{"uid":1},"target_pages":2048}"#;
+    assert!(asked("POST /v1/clients", client).contains(" 201 "));
+    let path = "/v1/clients/c";
+    let (patch, put) = (format!("PATCH {path}"), format!("PUT {path}/target"));
+    let get = || asked(&format!("GET {path}"), "").split_once("\r\n\r\n").unwrap().1.to_owned();
+    let refused = |request: &str, body: &str, words: &[&str]| {
+        let before = get();
+        let told = asked(request, body);
+        assert!(told.contains(" 400 ") && told.contains("urn:spillway:floor"), "{told}");
+        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+        assert_eq!(get(), before);
+    };
+    refused(&patch, r#"{"floor_pages":3072}"#, &["'c'", "floor 12.0 MiB", "cap 8.0 MiB"]);
+    assert!(asked(&patch, r#"{"floor_pages":1024}"#).contains(" 200 "));
+    let words = ["floor 4.0 MiB", "cap 2.0 MiB"];
+    refused(&put, r#"{"target_pages":512}"#, &words);
+    refused(&patch, r#"{"cap_pages":512,"weight":7}"#, &words);
+    for both in [r#"{"cap_pages":512,"floor_pages":512}"#, r#"{"weight":7}"#] {
+        assert!(asked(&patch, both).contains(" 200 "), "{both}");
+    }
+}
+
+#[test]
 fn a_flood_over_tcp_keeps_nobody_out_of_the_socket() {
     const MORE: usize = 50;
     let dir = tempfile::tempdir().unwrap();
