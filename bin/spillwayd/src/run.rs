@@ -7,6 +7,7 @@ use anyhow::Context;
 use rustix::thread::CapabilitySet;
 use spillway_api::ServerLimits;
 use spillway_serving::ConnectionCounts;
+use spillway_types::Access;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
@@ -245,7 +246,8 @@ fn serve_api(parts: &mut Parts, counts: &HttpCounts) -> anyhow::Result<()> {
         listener.set_nonblocking(true)?;
         let listener = TcpListener::from_std(listener)?;
         let (tls, counts) = (tls.api.clone(), counts.tls.clone());
-        tokio::spawn(spillway_api::serve_tls("HTTPS", listener, tls, router, limits, counts));
+        let keys = (tls, parts.client_registry.clone() as Arc<dyn Access>);
+        tokio::spawn(spillway_api::serve_tls("HTTPS", listener, keys, router, limits, counts));
     }
     Ok(())
 }

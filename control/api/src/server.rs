@@ -9,7 +9,7 @@ use axum::{Extension, Router};
 use spillway_connections::{ConnectionLimits, ConnectionPermit, Connections, Deadlines, Listener};
 use spillway_serving::ConnectionCounts;
 use spillway_tls::ServerSettings;
-use spillway_types::Seldom;
+use spillway_types::{Access, Seldom};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -82,10 +82,11 @@ pub async fn serve<L>(
 }
 
 /// Serves connections inside TLS, as [`serve`] does otherwise. Keys that were renewed apply to new connections.
+/// `access` counts handshakes that fail.
 pub async fn serve_tls(
     name: &'static str,
     listener: TcpListener,
-    tls: ServerSettings,
+    (tls, access): (ServerSettings, Arc<dyn Access>),
     router: Router,
     limits: ServerLimits,
     counts: Arc<ConnectionCounts>,
@@ -95,13 +96,22 @@ pub async fn serve_tls(
         let by = Asker::from(&stream);
         let server = Arc::clone(&server);
         let acceptor = TlsAcceptor::from(tls.config());
+        let access = Arc::clone(&access);
         async move {
             match handshake(stream, &acceptor, limits.handshake).await {
                 Ok(Begun::Tls(stream)) => server.requests(*stream, by, &place).await,
                 Ok(Begun::Plain(stream)) => server.refuse_plain(stream, by).await,
                 // Whoever only tests whether the port is open.
                 Err(error) if error.kind() == ErrorKind::UnexpectedEof => {}
-                Err(error) => server.complain(by, "the TLS handshake failed", &error),
+                Err(error) => {
+                    match error.kind() {
+                        ErrorKind::InvalidData => access.authentication_failed(),
+                        ErrorKind::TimedOut => access.handshake_late(),
+                        // The peer has ended it.
+                        _ => {}
+                    }
+                    server.complain(by, "the TLS handshake failed", &error);
+                }
             }
         }
     })

@@ -108,10 +108,12 @@ fn connections_inside_tls_are_counted_before_they_are_admitted() {
 fn a_late_handshake_inside_tls_is_counted_once() {
     let host = Host::new();
     host.renew(1, "a.example");
-    let daemon = host.start("resp_tls = \"127.0.0.1:0\"\nnbd_tcp = \"127.0.0.1:0\"\n");
+    let daemon = host.start(
+        "resp_tls = \"127.0.0.1:0\"\nnbd_tcp = \"127.0.0.1:0\"\napi_tls = \"127.0.0.1:0\"\n",
+    );
     let ready = daemon.line(&[" ready "]);
     let mut late = Vec::new();
-    for setting in ["nvme_tls", "resp_tls", "nbd_tcp"] {
+    for setting in ["nvme_tls", "resp_tls", "nbd_tcp", "api_tls"] {
         // One says nothing, the other stops in its first record.
         for record in [&[][..], &[22, 3, 1, 2, 0, 1]] {
             let mut stream = TcpStream::connect(address(&ready, setting)).unwrap();
@@ -132,6 +134,27 @@ fn a_late_handshake_inside_tls_is_counted_once() {
     let count = |name| value(&host.path(""), name) as usize;
     assert_eq!(count("spillway_late_handshakes_total"), late.len());
     assert_eq!(count("spillway_failed_authentications_total"), 0);
+}
+
+#[test]
+fn a_handshake_inside_tls_that_fails_is_counted_once() {
+    let host = Host::new();
+    host.renew(1, "a.example");
+    let daemon = host.start("resp_tls = \"127.0.0.1:0\"\napi_tls = \"127.0.0.1:0\"\n");
+    let ready = daemon.line(&[" ready "]);
+    let count = |name| value(&host.path(""), name) as usize;
+    for (at, setting) in ["nvme_tls", "resp_tls", "api_tls"].into_iter().enumerate() {
+        // One that only tests whether the port is open is no failure.
+        drop(TcpStream::connect(address(&ready, setting)).unwrap());
+        let mut stream = TcpStream::connect(address(&ready, setting)).unwrap();
+        stream.write_all(b"\x16\x03nonsense, and more of it").unwrap();
+        // A reset is an end, too.
+        let _ = stream.read_to_end(&mut Vec::new());
+        until("the failure to be counted", || {
+            count("spillway_failed_authentications_total") == at + 1
+        });
+    }
+    assert_eq!(count("spillway_late_handshakes_total"), 0);
 }
 
 #[test]
