@@ -9,7 +9,7 @@ use std::time::Instant;
 use rustls::{ServerConnection, Stream};
 use spillway_block::Exports;
 use spillway_serving::{Complaints, Latencies};
-use spillway_types::{Access, Identity};
+use spillway_types::{Access, Identity, Whose};
 use spillway_wire::nbd::GREETING;
 
 use crate::admission::Admission;
@@ -186,7 +186,12 @@ impl Handshake<'_> {
             }
             Err(reason) => {
                 if self.shared.complaints.line(self.peer) {
-                    tracing::info!(?identity, %reason, "an NBD peer was not let in");
+                    // Without an identity, it is its address that is not let in.
+                    let peer = match identity {
+                        Some(identity) => format!("{identity:?}"),
+                        None => Whose::Peer(self.peer).to_string(),
+                    };
+                    tracing::info!(peer, %reason, "an NBD peer was not let in");
                 }
                 Peer::Denied(reason)
             }

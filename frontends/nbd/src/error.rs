@@ -1,5 +1,7 @@
 //! Errors that end a connection, or prevent the start of a server.
 
+use spillway_types::{Peer, Whose};
+
 /// An error of a connection, or of the start of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -31,13 +33,14 @@ pub enum Error {
         connections_max: usize,
     },
     /// A connection was ended for a newer one.
-    #[error("{0:?} holds many unidentified connections: its oldest one was closed")]
-    Displaced(spillway_types::Peer),
+    #[error("{} holds many unidentified connections: its oldest one was closed", Whose::Peer(*.0))]
+    Displaced(Peer),
     /// A user displaces too many connections in a second.
     #[error(
-        "{0:?} opens very many unidentified connections: new ones are closed until the second ends"
+        "{} opens very many unidentified connections: new ones are closed until the second ends",
+        Whose::Peer(*.0)
     )]
-    Flood(spillway_types::Peer),
+    Flood(Peer),
     /// There is no TLS with this peer.
     #[error(transparent)]
     Tls(#[from] spillway_tls::Error),

@@ -1,5 +1,6 @@
 //! The control plane of a daemon that runs: its HTTP interface, its log, its metrics, and the settings that last.
 
+mod crowds;
 mod daemon;
 mod disks;
 mod http;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use spillway_serving::{ConnectionCounts, CountedSlots};
-use spillway_types::{Peer, Seldom, SlotLimits};
+use spillway_types::{Peer, Seldom, SlotLimits, Whose};
 
 use crate::error::Error;
 
@@ -71,15 +71,14 @@ impl OpenConnections {
             .enter(number, Peer::at(peer.ip()))
             .map_err(|_| Error::Full { connections_max: self.connections_max })?;
         open.unproven.insert(number, socket);
-        let Some(other) = displaced.and_then(|other| open.unproven.remove(&other.number)) else {
-            return Ok(());
-        };
-        // This fails if the connection has already ended.
-        let _ = other.shutdown(Shutdown::Both);
+        let Some(displaced) = displaced else { return Ok(()) };
+        if let Some(socket) = open.unproven.remove(&displaced.number) {
+            // This fails if the connection has already ended.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
         if let Some(others) = open.refusals.line(now_ms) {
-            let peer = other.peer_addr().ok();
             tracing::warn!(
-                ?peer,
+                peer = %Whose::Peer(displaced.peer),
                 others,
                 "NVMe/TCP: many connections of hosts that prove nothing: the oldest one was ended"
             );
