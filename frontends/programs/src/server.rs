@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
 use spillway_platform::sys::peer_credentials;
 use spillway_serving::{Complaints, ConnectionCounts, CountedSlots};
-use spillway_types::{Peer, Programs, SlotLimits};
+use spillway_types::{Peer, Programs, SlotLimits, Whose};
 use spillway_wire::programs::{Answer, Reason};
 
 use crate::connection::{Connection, Next};
@@ -189,9 +189,9 @@ impl EventLoop {
         if let Some(displaced) = displaced {
             self.connections.retain(|connection| connection.number != displaced.number);
             self.slots.leave(displaced.number);
-            if self.complaints.line(Peer::User(peer.uid)) {
+            if self.complaints.line(displaced.peer) {
                 tracing::warn!(
-                    uid = peer.uid,
+                    peer = %Whose::Peer(displaced.peer),
                     "programs: connections without a hello were closed in favour of newer ones"
                 );
             }

@@ -46,13 +46,18 @@ impl Places {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot for a new connection. True if an unidentified connection is replaced: its socket is shut down, and
-    /// its worker notices that. A replaced connection ends within moments, so a new one waits for that instead of being
-    /// refused.
+    /// Takes a slot for a new connection. Gives the peer of the unidentified connection that is replaced, if there is
+    /// one: its socket is shut down, and its worker notices that. A replaced connection ends within moments, so a new
+    /// one waits for that instead of being refused.
     ///
     /// # Errors
     /// There is no free slot, or the peer opens connections too fast.
-    pub fn enter(&self, id: u64, peer: Peer, socket: &Arc<Socket>) -> Result<bool, Refusal> {
+    pub fn enter(
+        &self,
+        id: u64,
+        peer: Peer,
+        socket: &Arc<Socket>,
+    ) -> Result<Option<Peer>, Refusal> {
         let waits = |open: &mut Open| open.slots.waits_for_ends();
         let waited = self.ended.wait_timeout_while(self.lock(), ENDS_WAIT_MAX, waits);
         let mut open = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -62,7 +67,7 @@ impl Places {
             let _ = rustix::net::shutdown(&**socket, Shutdown::Both);
         }
         open.sockets.insert(id, Arc::clone(socket));
-        Ok(gone.is_some())
+        Ok(gone.map(|gone| gone.peer))
     }
 
     /// Notes that the peer of a connection is identified.
@@ -93,14 +98,14 @@ mod tests {
         let (places, peer) = (Places::new(16), Peer::User(1000));
         let socket = Arc::new(Socket::Unix(UnixStream::pair().unwrap().0));
         let enter = |id| places.enter(id, peer, &socket);
-        assert_eq!((1..=5).map(enter).filter(|gave_way| *gave_way == Ok(true)).count(), 4);
+        assert_eq!((1..=5).map(enter).filter(|gave_way| *gave_way == Ok(Some(peer))).count(), 4);
         std::thread::scope(|scope| {
             let began = Instant::now();
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_millis(100));
                 places.leave(1);
             });
-            assert_eq!(enter(6), Ok(true), "one that gave way ends late");
+            assert_eq!(enter(6), Ok(Some(peer)), "one that gave way ends late");
             assert!(began.elapsed() >= Duration::from_millis(100));
         });
         assert_eq!(enter(7), Err(Refusal::Full), "none ends");

@@ -267,7 +267,7 @@ impl Acceptor {
         self.shared.complaints.sum_up();
     }
 
-    /// Accepts the next connection. Gives its peer if it was refused, or if it replaced another.
+    /// Accepts the next connection. Gives its peer if it was refused, or that of the connection which it replaced.
     fn accept(&self) -> Result<Option<Peer>, Error> {
         let (socket, source) = self.listener.accept()?;
         let peer = source.peer();
@@ -284,7 +284,7 @@ impl Acceptor {
         if let Some(idlest) = self.inboxes.iter().min_by_key(|inbox| count(inbox)) {
             idlest.push(accepted);
         }
-        Ok(gave_way.then_some(peer))
+        Ok(gave_way)
     }
 
     /// The state of a connection that has a slot.
