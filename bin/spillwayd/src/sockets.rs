@@ -31,14 +31,14 @@ const OTHERS_WRITE: u32 = 0o002;
 #[derive(Debug, Default)]
 pub struct Handed(pub Vec<OwnedFd>);
 
-/// Paths of sockets that this process bound. It removes them at its normal end.
+/// Paths of sockets that this process bound. Dropping this removes them, also if the start fails.
 #[derive(Debug, Default)]
 pub struct Bound(Vec<PathBuf>);
 
 impl Bound {
-    /// Removes them.
-    pub fn remove(&self) {
-        for path in &self.0 {
+    /// Removes them, once: afterwards, another daemon may listen there.
+    pub fn remove(&mut self) {
+        for path in self.0.drain(..) {
             // It may be gone already.
             let _ = fs::remove_file(path);
         }
@@ -82,9 +82,16 @@ impl Bound {
         let before = umask(Mode::from_raw_mode(!mode & 0o777));
         let bound = bind(&listener, &address);
         umask(before);
-        bound.and_then(|()| listen(&listener, BACKLOG)).map_err(|error| refuse(error.into()))?;
+        bound.map_err(|error| refuse(error.into()))?;
         self.0.push(path.to_owned());
+        listen(&listener, BACKLOG).map_err(|error| refuse(error.into()))?;
         Ok(listener)
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 

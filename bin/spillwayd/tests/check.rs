@@ -1,7 +1,9 @@
 //! `spillwayd --check` refuses what a start refuses, and changes nothing.
 
 use std::fs;
+use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -41,6 +43,14 @@ fn check(dir: &Path, text: &str) -> Output {
 
 fn refused(dir: &Path, text: &str, words: &[&str]) {
     says_refused(&check(dir, text), text, words);
+}
+
+/// What a start says that fails.
+fn start(dir: &Path, text: &str) -> Output {
+    let mut checked = command(dir, text);
+    let checked = checked.arg("--set=process.keeper=false").arg("--set=store.capacity=16M");
+    let args: Vec<_> = checked.get_args().filter(|word| *word != "--check").collect();
+    Command::new(env!("CARGO_BIN_EXE_spillwayd")).args(args).output().unwrap()
 }
 
 fn says_refused(checked: &Output, text: &str, words: &[&str]) {
@@ -179,15 +189,41 @@ fn a_path_at_which_no_socket_can_be_is_refused_and_its_file_stays() {
     fs::write(&keys, "bytes").unwrap();
     let api = |path: &str| format!("[listen]\napi = \"{path}\"\n");
     refused(dir, &api("keys"), &["run/keys", "it is no socket"]);
-    let mut start = command(dir, &api("keys"));
-    let started = start.arg("--set=process.keeper=false").arg("--set=store.capacity=16M");
-    // As a start does, without --check.
-    let args: Vec<_> = started.get_args().filter(|word| *word != "--check").collect();
-    let started = Command::new(env!("CARGO_BIN_EXE_spillwayd")).args(args).output().unwrap();
-    says_refused(&started, "a start", &["run/keys", "it is no socket"]);
+    says_refused(&start(dir, &api("keys")), "a start", &["run/keys", "it is no socket"]);
     assert_eq!(fs::read_to_string(&keys).unwrap(), "bytes");
     refused(dir, &api("keys/api.sock"), &["run/keys/api.sock", "Not a directory"]);
     refused(dir, &api(&"x".repeat(108)), &["xxx", "too long"]);
+}
+
+#[test]
+fn a_start_that_fails_leaves_no_sockets() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path();
+    let run = dir.join("run");
+    fs::create_dir(&run).unwrap();
+    let found = || {
+        let names = fs::read_dir(&run).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<Vec<_>>()
+    };
+    // After the Unix sockets of the front ends come those of TCP, and then the disks are opened.
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = format!("[listen]\nnbd_tcp = \"{}\"\n", taken.local_addr().unwrap());
+    let disk = format!(
+        "[[client]]\nname = \"a\"\n[[disk]]\nname = \"d\"\nclient = \"a\"\nsize = \"1M\"\n\
+         backing = \"{}/no/made\"\n",
+        dir.display()
+    );
+    for (text, words) in [(&tcp, "can't listen on 127.0.0.1"), (&disk, "no/made")] {
+        let started = start(dir, text);
+        let lines = String::from_utf8_lossy(&started.stderr).into_owned();
+        assert!(!started.status.success() && lines.contains(words), "{lines}");
+        assert!(found().is_empty(), "{text}: {:?}", found());
+    }
+    // The socket of another daemon stays.
+    let other = UnixListener::bind(run.join("api.sock")).unwrap();
+    says_refused(&start(dir, ""), "a start", &["api.sock", "is in use"]);
+    assert_eq!(found(), ["api.sock"]);
+    drop(other);
 }
 
 #[test]
