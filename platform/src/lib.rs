@@ -12,6 +12,7 @@ pub mod lock;
 pub mod memory;
 pub mod page_file;
 pub mod pagemap;
+pub mod priority;
 pub mod process;
 pub mod schedule;
 pub mod swap;

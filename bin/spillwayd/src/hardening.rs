@@ -9,6 +9,8 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
+use spillway_platform::priority::PREFERENCE;
+
 use crate::config::{Config, Error, MemoryLock};
 
 /// Disables core dumps and debuggers of the same user, so that neither exposes clients' bytes.
@@ -36,6 +38,18 @@ pub fn serve_page_out() {
             "can't mark this process as serving page-out ({error}): it needs CAP_SYS_RESOURCE; \
              under pressure it may wait for itself"
         );
+    }
+}
+
+/// Permits the threads of this process to lower their nice values by as much as those do that accept connections
+/// ([`spillway_platform::priority::prefer`]), also after the process has dropped its capabilities.
+pub fn permit_preference() {
+    // The limit is 20 less the lowest nice value.
+    let least = Some(20 + u64::from(PREFERENCE.unsigned_abs()));
+    let limit = getrlimit(Resource::Nice);
+    if limit.current < least && limit.current.is_some() {
+        // If this is not permitted, the threads keep their nice values.
+        let _ = setrlimit(Resource::Nice, Rlimit { current: least, maximum: least });
     }
 }
 

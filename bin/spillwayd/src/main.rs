@@ -91,6 +91,7 @@ fn daemon(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     // The helper keeps the privileges that the daemon drops.
     let helper = if needs_helper(&config) { Some(Helper::start()?) } else { None };
+    hardening::permit_preference();
     if config.lend.borrows() {
         hardening::serve_page_out();
     }

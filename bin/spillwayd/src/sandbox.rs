@@ -92,6 +92,11 @@ fn filter(config: &Config) -> anyhow::Result<BpfProgram> {
     let to_itself = SeccompRule::new(vec![to_itself])?;
     rules.insert(libc::SYS_kill, vec![to_itself.clone()]);
     rules.insert(libc::SYS_tgkill, vec![to_itself]);
+    // Threads that accept connections lower their own nice values.
+    let of_thread = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0)?;
+    let own = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, 0)?;
+    rules.insert(libc::SYS_setpriority, vec![SeccompRule::new(vec![of_thread, own])?]);
+    rules.insert(libc::SYS_getpriority, Vec::new());
     if config.lend.borrows() {
         // The local file of a borrowed device, which one process has to itself.
         rules.insert(libc::SYS_open, Vec::new());

@@ -70,6 +70,8 @@ impl ConnectionCounts {
 pub struct CountedSlots {
     slots: ConnectionSlots,
     floods: Floods,
+    /// A user was refused for a flood since the last [`Self::pause`].
+    is_flooded: bool,
     counts: Arc<ConnectionCounts>,
 }
 
@@ -77,7 +79,12 @@ impl CountedSlots {
     /// No connections yet.
     #[must_use]
     pub fn new(limits: SlotLimits, counts: Arc<ConnectionCounts>) -> Self {
-        Self { slots: ConnectionSlots::new(limits), floods: Floods::new(Instant::now()), counts }
+        Self {
+            slots: ConnectionSlots::new(limits),
+            floods: Floods::new(Instant::now()),
+            is_flooded: false,
+            counts,
+        }
     }
 
     /// [`ConnectionSlots::enter`].
@@ -86,6 +93,7 @@ impl CountedSlots {
     /// [`Refusal::Full`]; [`Refusal::Peer`] if this user has displaced very many connections of its own in this second.
     pub fn enter(&mut self, number: u64, peer: Peer) -> Result<Option<Displaced>, Refusal> {
         let entered = if self.floods.is_one(peer, Instant::now()) {
+            self.is_flooded = true;
             Err(Refusal::Peer)
         } else {
             self.slots.enter(number, peer).map_err(|SlotsFull| Refusal::Full)
@@ -103,6 +111,12 @@ impl CountedSlots {
         }
         self.counts.set_open(self.slots.open());
         entered
+    }
+
+    /// Whether the server should pause for [`FLOOD_PAUSE`](crate::FLOOD_PAUSE) before it waits for connections: since the last call a user
+    /// was refused because of a flood.
+    pub const fn takes_pause(&mut self) -> bool {
+        core::mem::replace(&mut self.is_flooded, false)
     }
 
     /// [`ConnectionSlots::prove`].
@@ -174,6 +188,8 @@ mod tests {
             }
         }
         assert!(refused > 0);
+        assert!(slots.takes_pause());
+        assert!(!slots.takes_pause(), "until the next one is refused");
         assert_eq!(slots.counts().refused(Refusal::Peer), refused);
         assert_eq!(slots.enter(1000, other), Ok(None));
     }

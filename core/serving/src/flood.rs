@@ -10,6 +10,11 @@ use spillway_types::Peer;
 const DISPLACED_MAX: u32 = 32;
 const WINDOW: Duration = Duration::from_secs(1);
 
+/// How long a thread that accepts connections leaves the listen queue alone while a user floods it. Otherwise each of the
+/// user's connections wakes the thread, which takes a processor. This is short for others, who wait as well; and the queue,
+/// with room for thousands, does not fill.
+pub const FLOOD_PAUSE: Duration = Duration::from_micros(200);
+
 /// How often users displaced connections of their own in this window. A connection costs its peer less than the server,
 /// so a flood would fill the listen queue, where others wait or are refused. Beyond the bound, the server closes a user's
 /// new connections without serving them. An address can be that of many users, who would all be kept out, so addresses

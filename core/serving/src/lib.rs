@@ -11,5 +11,6 @@ mod pool_log;
 
 pub use complaints::Complaints;
 pub use connections::{ConnectionCounts, CountedSlots, Refusal};
+pub use flood::FLOOD_PAUSE;
 pub use latency::{BOUNDS_NS, CommandKind, Latencies, LatencyHistogram, Recorder};
 pub use pool_log::PoolLog;

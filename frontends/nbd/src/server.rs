@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use spillway_block::Exports;
+use spillway_platform::priority;
 use spillway_serving::{
-    CommandKind, Complaints, ConnectionCounts, CountedSlots, Latencies, Refusal,
+    CommandKind, Complaints, ConnectionCounts, CountedSlots, FLOOD_PAUSE, Latencies, Refusal,
 };
 use spillway_types::{Access, Displaced, Peer, Seldom, SlotLimits};
 
@@ -86,6 +87,11 @@ impl Connections {
     /// Records that the connection's peer was admitted.
     fn prove(&self, number: u64) {
         self.lock().slots.prove(number);
+    }
+
+    /// Whether a user floods the server.
+    fn takes_pause(&self) -> bool {
+        self.lock().slots.takes_pause()
     }
 
     fn end(&self, number: u64) {
@@ -212,6 +218,7 @@ struct Acceptor {
 
 impl Acceptor {
     fn run(self) {
+        priority::prefer();
         let mut number = 0;
         let (began, mut refusals) = (Instant::now(), Seldom::default());
         while !self.stopping.load(Ordering::Acquire) {
@@ -239,6 +246,9 @@ impl Acceptor {
 
     /// Waits for a connection or the end of the server, at most [`Complaints::SUM_INTERVAL`].
     fn wait(&self) {
+        if self.connections.takes_pause() {
+            thread::sleep(FLOOD_PAUSE);
+        }
         let mut ready =
             [PollFd::new(&self.listener, PollFlags::IN), PollFd::new(&*self.wake, PollFlags::IN)];
         let most = Timespec::try_from(Complaints::SUM_INTERVAL).ok();
@@ -265,6 +275,7 @@ impl Acceptor {
             .name(format!("nbd-{number}"))
             .stack_size(STACK_BYTES)
             .spawn(move || {
+                priority::prefer_no_longer();
                 let admitted = || connections.prove(number);
                 if let Err(error) = connection::serve(&socket, peer, &shared, &admitted)
                     && shared.complaints.line(peer)

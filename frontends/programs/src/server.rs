@@ -9,8 +9,9 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, SocketFlags, accept_with, send};
+use spillway_platform::priority;
 use spillway_platform::sys::peer_credentials;
-use spillway_serving::{Complaints, ConnectionCounts, CountedSlots};
+use spillway_serving::{Complaints, ConnectionCounts, CountedSlots, FLOOD_PAUSE};
 use spillway_types::{Peer, Programs, SlotLimits, Whose};
 use spillway_wire::programs::{Answer, Reason};
 
@@ -19,7 +20,7 @@ use crate::connection::{Connection, Next};
 /// Longest interval of the check for overdue hellos.
 const TICK: Duration = Duration::from_secs(1);
 /// Most connections that are accepted between two looks at the others.
-const ACCEPTED_MAX: u32 = 256;
+const ACCEPTED_MAX: u32 = 64;
 /// Pause after the server has run out of descriptors.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
@@ -107,6 +108,7 @@ struct EventLoop {
 
 impl EventLoop {
     fn run(mut self) {
+        priority::prefer();
         loop {
             let Some(ready) = self.wait() else { return };
             self.complaints.sum_up();
@@ -164,6 +166,7 @@ impl EventLoop {
         for _ in 0..ACCEPTED_MAX {
             match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => self.take(socket),
+                Err(Errno::AGAIN) if self.slots.takes_pause() => return thread::sleep(FLOOD_PAUSE),
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {

@@ -42,6 +42,11 @@ impl Places {
         &self.counts
     }
 
+    /// Whether a user floods the server.
+    pub fn takes_pause(&self) -> bool {
+        self.lock().slots.takes_pause()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
+use spillway_platform::priority;
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
-use spillway_serving::Complaints;
+use spillway_serving::{Complaints, FLOOD_PAUSE};
 use spillway_store::Store;
 use spillway_tls::ServerSettings;
 use spillway_types::{Access, Peer, Whose};
@@ -229,6 +230,7 @@ impl Acceptor {
     }
 
     fn run(&self) {
+        priority::prefer();
         let complaints = &self.shared.complaints;
         while !self.stops.is_so.load(Ordering::Acquire) {
             match self.accept() {
@@ -257,6 +259,9 @@ impl Acceptor {
 
     /// Waits for a connection, or for the stop of the server, at most [`Complaints::SUM_INTERVAL`].
     fn wait(&self) {
+        if self.shared.places.takes_pause() {
+            thread::sleep(FLOOD_PAUSE);
+        }
         let mut ready = [
             PollFd::new(&self.listener, PollFlags::IN),
             PollFd::new(&self.stops.wake, PollFlags::IN),

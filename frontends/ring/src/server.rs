@@ -16,8 +16,9 @@ use rustix::net::{
     AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
     shutdown, socket_with,
 };
+use spillway_platform::priority;
 use spillway_platform::sys::{PeerCredentials, peer_credentials};
-use spillway_serving::{Complaints, ConnectionCounts, Latencies, PoolLog, Refusal};
+use spillway_serving::{Complaints, ConnectionCounts, FLOOD_PAUSE, Latencies, PoolLog, Refusal};
 use spillway_store::Store;
 use spillway_types::{Access, Admitted, ClientId, Denied, Identity, Peer};
 use spillway_wire::ring::Reason;
@@ -204,6 +205,7 @@ impl Server {
             open: open.clone(),
             stop: stop.try_clone()?,
             last: 0,
+            is_flooded: false,
             complaints,
         };
         let acceptor =
@@ -265,11 +267,14 @@ struct Acceptor {
     stop: OwnedFd,
     /// Number of the last connection.
     last: u64,
+    /// A user was refused because of all the connections that this user has, since the thread last waited.
+    is_flooded: bool,
     complaints: Arc<Complaints>,
 }
 
 impl Acceptor {
     fn run(mut self) {
+        priority::prefer();
         let sum_interval = Timespec::try_from(Complaints::SUM_INTERVAL).ok();
         while !self.shared.stopping.load(Ordering::Relaxed) {
             self.complaints.sum_up();
@@ -281,10 +286,15 @@ impl Acceptor {
                 PollFd::new(bound.abandoned(), PollFlags::IN),
             ];
             let timeout = if waiting { Some(&SWEEP_INTERVAL) } else { sum_interval.as_ref() };
-            let polled = poll(&mut ready, timeout);
+            // In a flood the next connection is there already.
+            let polled = if self.is_flooded { Ok(0) } else { poll(&mut ready, timeout) };
             let accepted = polled.and_then(|_| accept_with(&self.listener, SocketFlags::CLOEXEC));
             match accepted {
                 Ok(socket) => self.take(socket),
+                Err(Errno::AGAIN) if self.is_flooded => {
+                    self.is_flooded = false;
+                    thread::sleep(FLOOD_PAUSE);
+                }
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => {
                     if let Some(others) = self.complaints.shortage() {
@@ -301,6 +311,7 @@ impl Acceptor {
         let Ok(PeerCredentials { pid, uid, gid }) = peer_credentials(&socket) else { return };
         if let Some(why) = self.open.is_full_for(uid, &self.config) {
             self.open.counts.refuse(why);
+            self.is_flooded |= why == Refusal::Peer;
             if self.complaints.line(Peer::User(uid)) {
                 tracing::warn!(uid, pid, "{}", shortage(why));
             }
@@ -329,6 +340,7 @@ impl Acceptor {
         let thread = thread::Builder::new().name(format!("ring-{}", self.last));
         let refused = socket.clone();
         let started = thread.stack_size(STACK_BYTES).spawn(move || {
+            priority::prefer_no_longer();
             let seat = seat;
             attend(&shared, &socket, admitted, (uid, pid), &complaints, &*seat.access);
         });
