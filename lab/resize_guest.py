@@ -295,6 +295,13 @@ class Guest:
     def plugged_mib(self, device):
         return self.monitor.ask("qom-get", path=f"/machine/peripheral/{device}", property="size") // MIB
 
+    def reset(self):
+        """The guest boots anew in the same QEMU."""
+        self.monitor.ask("set-action", reboot="reset")
+        self.rest = b""
+        self.monitor.ask("system_reset")
+        self._answer("boot", self.seconds)
+
     def end(self):
         """QEMU quits."""
         if self.process.poll() is None:

@@ -1,10 +1,10 @@
 //! `valkey`: a server whose values exceed its memory limit, with the module, and with swap to compressed memory and to
-//! a disk; and the module's overhead while all values are in the server's memory. The paper on utmem makes the same
-//! comparison.
+//! a disk, as in the paper on utmem; the module's overhead while all values are in the server's memory; and where one
+//! command spends its time.
 //!
 //! A cell is one run of `lab/bench-valkey`, in which the sides alternate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
@@ -28,6 +28,12 @@ struct Turn {
     /// Memory of the server and of the process that serves it, MiB.
     memory_mib: Option<f64>,
 }
+
+/// The cell that shows where one command spends its time.
+const LAYERS: &str = "layers";
+
+/// Microseconds of each layer that a command passes, and of the whole.
+type Layers = BTreeMap<String, f64>;
 
 /// Each side's turns.
 type Sides = BTreeMap<String, Vec<Turn>>;
@@ -116,6 +122,9 @@ fn middle(sides: &Sides, side: &str, figure: Figure) -> Option<f64> {
 pub fn run() -> anyhow::Result<Report> {
     build_programs()?;
     let mut report = Report::default();
+    if wanted(LAYERS) {
+        layers(&mut report)?;
+    }
     for cell in Cell::all() {
         if !wanted(&cell.name) {
             continue;
@@ -128,4 +137,21 @@ pub fn run() -> anyhow::Result<Report> {
         }
     }
     Ok(report)
+}
+
+/// Adds the layers of SPILL.SET and SPILL.GET of a page, each beside the whole.
+fn layers(report: &mut Report) -> anyhow::Result<()> {
+    eprintln!("{LAYERS}");
+    let arguments = [LAYERS, &rounds()?.to_string(), by_size(TURN_S, "0.2")].map(str::to_owned);
+    let measured = measured_by::<BTreeMap<String, Vec<Layers>>>("bench-valkey", arguments);
+    let Some(commands) = report.keep(LAYERS, measured) else { return Ok(()) };
+    for (command, turns) in commands {
+        let middle = |name: &str| median(turns.iter().filter_map(|turn| turn.get(name).copied()));
+        let whole = middle("whole");
+        for name in turns.iter().flat_map(Layers::keys).collect::<BTreeSet<_>>() {
+            let metric = format!("{LAYERS} of SPILL.{command} of 4 KiB: {name}");
+            report.rows.push(Row::new(BENCH, metric, "us", middle(name), ("whole", whole)));
+        }
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
-// Load for key-value servers that speak RESP or memcached's text protocol: batches of `depth` requests on each of so many
+// Load for key-value servers that speak RESP or memcached's text protocol, or the module's commands (spill): batches of `depth` requests on each of so many
 // connections, each with a key by chance. Prints a JSON object: requests, seconds, and the processor time of this program.
 //
-//     kvload unix:PATH|tcp:PORT resp|memcached get|set|fill CONNECTIONS DEPTH VALUE_BYTES KEYS SECONDS
+//     kvload unix:PATH|tcp:PORT resp|spill|memcached get|set|fill CONNECTIONS DEPTH VALUE_BYTES KEYS SECONDS
 //
 // fill sets every key once. Values differ: each is another part of one random buffer.
 #define _GNU_SOURCE
@@ -36,7 +36,7 @@ struct connection {
     int waits_to_send; // what epoll was told
 };
 
-static int memcached, sets, depth, waiting_connections;
+static int memcached, spill, sets, depth, waiting_connections;
 static size_t value_bytes;
 static unsigned long keys, next_key, fills, done;
 static char *values, *room;
@@ -74,6 +74,8 @@ static void fill_request(struct request *request) {
     unsigned long key = fills ? next_key++ : random64() % keys;
     request->value_at = key * 4099 % SPREAD;
     const char *form = memcached ? (sets ? "set key:%012lu 0 0 %zu\r\n" : "get key:%012lu\r\n")
+                       : spill ? (sets ? "*3\r\n$9\r\nSPILL.SET\r\n$16\r\nkey:%012lu\r\n$%zu\r\n"
+                                       : "*2\r\n$9\r\nSPILL.GET\r\n$16\r\nkey:%012lu\r\n")
                                  : (sets ? "*3\r\n$3\r\nSET\r\n$16\r\nkey:%012lu\r\n$%zu\r\n" : "*2\r\n$3\r\nGET\r\n$16\r\nkey:%012lu\r\n");
     request->head_bytes = snprintf(request->head, sizeof request->head, form, key, value_bytes);
 }
@@ -156,8 +158,9 @@ static int connect_to(const char *where) {
 
 int main(int argc, char **argv) {
     if (argc != 9)
-        return fprintf(stderr, "usage: kvload WHERE resp|memcached get|set|fill CONNECTIONS DEPTH VALUE_BYTES KEYS SECONDS\n"), 2;
+        return fprintf(stderr, "usage: kvload WHERE resp|spill|memcached get|set|fill CONNECTIONS DEPTH VALUE_BYTES KEYS SECONDS\n"), 2;
     memcached = !strcmp(argv[2], "memcached");
+    spill = !strcmp(argv[2], "spill");
     fills = !strcmp(argv[3], "fill");
     sets = fills || !strcmp(argv[3], "set");
     int count = atoi(argv[4]);

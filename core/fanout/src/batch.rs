@@ -118,11 +118,10 @@ impl Entry<'_> {
         has_failed && (0..COPIES).any(|copy| self.is_late(slab, copy))
     }
 
-    /// Whether each copy in use has lost the page, or gave other bytes.
-    fn is_gone(&self, slab: &Slab) -> bool {
+    /// Whether each copy in use has missed the page's newest contents, or failed for one of these causes.
+    fn is_gone(&self, slab: &Slab, causes: &[Cause]) -> bool {
         let has_none = |copy: usize| {
-            let cause = self.causes[copy];
-            let is_wrong = matches!(cause, Cause::Missing | Cause::Forged);
+            let is_wrong = causes.contains(&self.causes[copy]);
             self.behind & 1 << copy != 0 || self.bad & 1 << copy != 0 && is_wrong
         };
         (0..COPIES).filter(|copy| slab.live(*copy).is_some()).all(has_none)
@@ -343,8 +342,14 @@ impl Core {
                     self.give_up(slabs, number, !(entry.bad | entry.skipped), entry);
                 }
             }
+            // A copy that gives wrong bytes may give the right ones later.
+            Want::Mend(_) if failed && entry.is_gone(slab, &[Cause::Missing]) => {
+                self.lose_page(slab, number, entry);
+            }
             Want::Mend(copy) => self.finish_mend(slabs, copy, entry),
-            Want::Copy if failed && entry.is_gone(slab) => self.lose_page(slab, number, entry),
+            Want::Copy if failed && entry.is_gone(slab, &[Cause::Missing, Cause::Forged]) => {
+                self.lose_page(slab, number, entry);
+            }
             Want::Read { .. } | Want::Copy if failed => self.fail(slab, number, entry),
             Want::Read { .. } | Want::Copy => {
                 if entry.bad & COPY_BITS != 0 {
@@ -391,7 +396,7 @@ impl Core {
         }
     }
 
-    /// Records that a page is lost, so that the move of its slab goes on without it.
+    /// Records that a page is lost, so that the move of its slab goes on without it, and nobody tries to mend it.
     fn lose_page(&self, slab: &Slab, number: usize, entry: &Entry<'_>) {
         self.table.set(entry.page, PageState::Broken);
         self.report_failure(slab, number, entry);

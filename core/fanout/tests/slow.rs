@@ -292,6 +292,40 @@ fn what_only_a_forgotten_copy_had_is_lost_and_nothing_else() {
 }
 
 #[test]
+fn a_page_that_the_only_copy_with_it_has_lost_is_told_and_not_mended_for_ever() {
+    let (hosts, device, losses) = pair(REQUEST, LONG);
+    write(&device, 0..4, 1);
+    hosts[1].fake.set(Fault::Dead);
+    write(&device, 0..2, 2);
+    hosts[0].fake.set(Fault::Emptied);
+    hosts[1].fake.set(Fault::None);
+    until(&device, "nothing to be left to mend", |counters| counters.behind_pages == 0);
+    assert_eq!(device.counters().errors, 2);
+    assert_eq!((value(&device, 0), value(&device, 3)), (None, Some(1)), "the old bytes are wrong");
+    write(&device, 0..1, 3);
+    assert_eq!(value(&device, 0), Some(3));
+    drop(device);
+    let lost = Loss { holder: 7, slab: 0, cause: Cause::Missing, effect: Effect::Error };
+    assert!(losses.lock().unwrap().contains(&lost));
+}
+
+#[test]
+fn a_page_is_mended_when_the_only_copy_with_it_gives_right_bytes_again() {
+    let (hosts, device, _) = pair(REQUEST, LONG);
+    write(&device, 0..4, 1);
+    hosts[1].fake.set(Fault::Dead);
+    write(&device, 0..2, 2);
+    hosts[0].fake.set(Fault::Forging);
+    hosts[1].fake.set(Fault::None);
+    let before = calls(&hosts[0]);
+    wait::until("the mender to be given wrong bytes", || calls(&hosts[0]) > before + 2);
+    hosts[0].fake.set(Fault::None);
+    until(&device, "the copy to have all", |counters| counters.behind_pages == 0);
+    hosts[0].fake.set(Fault::Dead);
+    assert_eq!((value(&device, 0), value(&device, 3)), (Some(2), Some(1)));
+}
+
+#[test]
 fn a_forgotten_copy_that_was_behind_costs_no_page() {
     let (hosts, device, _) = pair(REQUEST, LONG);
     write(&device, 0..4, 1);
