@@ -93,10 +93,7 @@ impl spillway_api::Disks for Listed {
         let (_, disk) = self.0.iter().find(|(_, disk)| disk.name() == name)?;
         let emptied = disk.empty(QUIET);
         Some(match emptied {
-            Ok(freed_pages) => {
-                tracing::info!(disk = name, freed_pages, "the disk was emptied");
-                Ok(DiskEmptied { freed_pages })
-            }
+            Ok(freed_pages) => Ok(DiskEmptied { freed_pages }),
             Err(error) => Err(format!("disk '{name}' can't be emptied: {error}")),
         })
     }

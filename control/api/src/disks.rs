@@ -2,7 +2,10 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use axum::response::IntoResponse;
+use spillway_types::{PAGE_BYTES, Size};
 
+use crate::asker::Changed;
 use crate::parts::Shared;
 use crate::problem::Error;
 use crate::types::{DiskEmptied, DiskStatus, Problem};
@@ -26,10 +29,13 @@ pub(crate) async fn list(State(daemon): Shared) -> Json<Vec<DiskStatus>> {
 pub(crate) async fn empty(
     State(daemon): Shared,
     Path(name): Path<String>,
-) -> Result<Json<DiskEmptied>, Error> {
+) -> Result<impl IntoResponse, Error> {
     let asked = name.clone();
     // A long disk takes long.
     let emptied = tokio::task::spawn_blocking(move || daemon.disks.empty(&asked)).await;
-    let emptied = emptied.map_err(|_| Error::Stopping)?.ok_or(Error::NoDisk(name))?;
-    emptied.map(Json).map_err(Error::DiskRefused)
+    let emptied = emptied.map_err(|_| Error::Stopping)?;
+    let emptied =
+        emptied.ok_or_else(|| Error::NoDisk(name.clone()))?.map_err(Error::DiskRefused)?;
+    let freed = Size(emptied.freed_pages.saturating_mul(PAGE_BYTES as u64));
+    Ok((Changed::of(Some(format!("disk {name}: {freed} freed"))), Json(emptied)))
 }

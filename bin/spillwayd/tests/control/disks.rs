@@ -66,5 +66,6 @@ fn a_disk_s_guest_is_shown_and_a_second_one_is_refused() {
     let pool = answer(api(), "DELETE /v1/pools/1", "", "");
     assert!(pool.contains("409 ") && pool.contains("spillway disk empty swap"), "{pool}");
     until("the guest to be gone for long enough", || empty().contains("200 OK"));
-    daemon.line(&["the disk was emptied", "disk=\"swap\""]);
+    daemon.line(&["asked to change", "by=uid ", "changed=\"disk swap: 0 B freed\""]);
+    assert_eq!(daemon.lines().matches(" freed").count(), 1, "{}", daemon.lines());
 }
