@@ -1,10 +1,11 @@
 //! The sides of a paging benchmark. Each runs the workload program differently.
 
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{env, fs, process, thread};
+use std::{env, error, fmt, fs, process, thread};
 
 use anyhow::{Context, anyhow, ensure};
 use serde::Deserialize;
@@ -17,6 +18,9 @@ use super::{built, go_on};
 
 /// Time between two looks at zswap's memory.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+/// So often the kernel may kill the workload of a side that swaps.
+const KILLED_MAX: u32 = 4;
+const SIGKILL: i32 = 9;
 
 /// Options of `spillway run` that differ between runs. Sizes in bytes.
 #[derive(Clone, Copy)]
@@ -114,11 +118,38 @@ fn workload() -> anyhow::Result<PathBuf> {
     Ok(built()?.join("bench-workload"))
 }
 
+/// The kernel killed the workload.
+#[derive(Debug)]
+struct Killed;
+
+impl fmt::Display for Killed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("the kernel has killed the workload")
+    }
+}
+
+impl error::Error for Killed {}
+
+/// Runs a side that swaps. The kernel kills a workload that allocates faster than its group's pages reach the swap: once
+/// more then.
+pub fn retried<T>(run: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    for _ in 1..KILLED_MAX {
+        match run() {
+            Err(error) if error.root_cause().is::<Killed>() => eprintln!("{error:#}: once more"),
+            done => return done,
+        }
+    }
+    run()
+}
+
 /// Runs the command with the spec as its last argument, and reads its output.
 fn finish(mut command: Command, spec: &Spec) -> anyhow::Result<Outcome> {
     let output = command.arg(serde_json::to_string(spec)?).output()?;
     go_on()?;
     let errors = String::from_utf8_lossy(&output.stderr);
+    if output.status.signal() == Some(SIGKILL) {
+        return Err(Killed.into());
+    }
     ensure!(output.status.success(), "{}: {}", output.status, errors.trim());
     let outcome: Outcome = serde_json::from_slice(&output.stdout).context("the outcome")?;
     ensure!(outcome.wrong == 0, "{} accesses read a wrong word", outcome.wrong);

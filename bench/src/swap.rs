@@ -122,8 +122,10 @@ fn measure(cell: Cell, side: Side) -> anyhow::Result<Sample> {
             let (outcome, stats) = sides::spillway(&spec, &options)?;
             (outcome, stats.peaks.store_bytes)
         }
-        Side::Zram => sides::zram(&spec, settings)?,
-        Side::Zswap | Side::File => sides::swap_file(&spec, settings, side == Side::Zswap)?,
+        Side::Zram => sides::retried(|| sides::zram(&spec, settings))?,
+        Side::Zswap | Side::File => {
+            sides::retried(|| sides::swap_file(&spec, settings, side == Side::Zswap))?
+        }
     };
     let memory_bytes = outcome.resident_pages * PAGE as u64 + far_bytes;
     Ok(Sample { cell, side, outcome, memory_bytes })

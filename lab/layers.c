@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
         memcpy(pages + at, &chance, sizeof chance);
     }
     printf("{\"copy\": %f", each_us(copy));
-    measure("store", "embed:");
+    measure("store", "embed:?capacity=1G");
     measure("ring", argv[1]);
     puts("}");
     return 0;
