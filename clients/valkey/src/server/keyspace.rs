@@ -8,6 +8,8 @@ use super::context::{Context, Text};
 use super::register::subscribe;
 use super::table::{Event, OK, RawContext, RawString, functions};
 
+/// A module in each Redis from 8.0 on. It calls no commands, so none arrives while it has a key open.
+const BUILT_IN: &[u8] = b"vectorset";
 /// `REDISMODULE_NOTIFY_STRING`.
 const STRING: c_int = 1 << 3;
 /// `REDISMODULE_NOTIFY_EVICTED`.
@@ -108,9 +110,13 @@ unsafe extern "C" fn on_modules(_: *mut RawContext, _: Event, _: u64, _: *mut c_
 }
 
 impl Context<'_> {
-    /// Whether other modules are loaded.
+    /// Whether other modules are loaded, besides the one that each Redis 8 has.
     pub fn has_other_modules(&self) -> bool {
-        self.call(c"MODULE", &[b"LIST"]).is_none_or(|reply| reply.whole().parts() != 1)
+        let Some(reply) = self.call(c"MODULE", &[b"LIST"]) else { return true };
+        // Each module is a map, flat in this version of the protocol, that begins with its name.
+        let name = |at| reply.part(at).and_then(|module| module.part(1)).and_then(|it| it.bytes());
+        let others = (0..reply.whole().parts()).filter(|at| name(*at) != Some(BUILT_IN));
+        others.count() != 1
     }
 
     /// Calls `work` without the keyspace event `new`. The server would publish it for each key that it adds, even for
