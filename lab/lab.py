@@ -4,6 +4,7 @@ SPILLWAY and LAB_SIZE have the same meaning as in lab.sh.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import pathlib
@@ -324,10 +325,14 @@ def connect(kind, path, seconds=30):
 
 
 def free_port():
-    """Returns a free TCP port of the loopback interface."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Returns a free TCP port of the loopback interface. It is none that the kernel gives to outgoing connections, of which
+    another test may make one before this port is used."""
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(first // 2, first)
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 class Blade:

@@ -269,12 +269,6 @@ def kill(daemon):
     return lab.until(lambda: (pid := daemon.pid()) not in (None, killed) and pid, "another daemon", 30)
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def disk_of(daemon):
     status, store = daemon.ask("GET", "/v1/store")
     if status != 200 or not store["disk"]:
@@ -317,7 +311,7 @@ def all_of_it(capacity, disk_capacity, system_mib, sizes, seconds, kills):
     """The whole test, in any size. Of `sizes`, "full" is what is offered when the file system is full: more than memory."""
     system = FileSystem(system_mib)
     try:
-        port = free_port()
+        port = lab.free_port()
         usual = (system.store, port, disk_capacity, sizes["nbd"] * PAGE)
         daemon = Daemon("d", config=configure(*usual), capacity=capacity)
         loads = Loads(daemon, port, "thin", sizes)
