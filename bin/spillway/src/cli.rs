@@ -1,5 +1,6 @@
 //! The command line, and the dispatch of its commands.
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -71,8 +72,11 @@ pub fn dispatch() -> anyhow::Result<ExitCode> {
             return Err(one_line(&error, arguments).into());
         }
         Err(help) => {
-            help.print()?;
-            return Ok(ExitCode::SUCCESS);
+            return match help.print() {
+                Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+                // A pipe that is closed early is the reader's choice.
+                _ => Ok(ExitCode::SUCCESS),
+            };
         }
     };
     match line.command {

@@ -1,5 +1,6 @@
 //! What the commands ask a daemon, and what they print of its answers.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Output};
@@ -8,6 +9,9 @@ use std::thread;
 
 use serde_json::{Value, json};
 use spillway_api::types::{Health, LendMemory, LendStatus, LentLoan, StoreStatus, Version, VmList};
+
+/// Stands in a document for how often it was asked for.
+const TIMES: &str = "1234567";
 
 /// A daemon that answers a GET with a document, and every other request with its body.
 struct Daemon {
@@ -23,8 +27,9 @@ impl Daemon {
         let sent = Arc::<Mutex<Vec<_>>>::default();
         let told = Arc::clone(&sent);
         thread::spawn(move || {
+            let mut times = HashMap::new();
             for stream in listener.incoming() {
-                answer(stream.unwrap(), &documents, &told);
+                answer(stream.unwrap(), &documents, &told, &mut times);
             }
         });
         Self { dir, sent }
@@ -53,7 +58,12 @@ impl Daemon {
 }
 
 /// Answers the requests of a connection.
-fn answer(stream: UnixStream, documents: &[(&str, String)], told: &Mutex<Vec<(String, Value)>>) {
+fn answer(
+    stream: UnixStream,
+    documents: &[(&str, String)],
+    told: &Mutex<Vec<(String, Value)>>,
+    times: &mut HashMap<String, u32>,
+) {
     let mut reader = BufReader::new(stream);
     loop {
         let (mut request, mut length) = (String::new(), 0);
@@ -72,7 +82,10 @@ fn answer(stream: UnixStream, documents: &[(&str, String)], told: &Mutex<Vec<(St
         let wanted: Vec<_> = request.split(' ').take(2).collect();
         if wanted[0] == "GET" {
             let found = documents.iter().find(|(path, _)| *path == wanted[1]);
-            body = found.unwrap_or_else(|| panic!("{request}")).1.clone().into_bytes();
+            let document = &found.unwrap_or_else(|| panic!("{request}")).1;
+            let times = times.entry(wanted[1].to_owned()).or_default();
+            *times += 1;
+            body = document.replace(TIMES, &times.to_string()).into_bytes();
         } else {
             let sent = serde_json::from_slice(&body).unwrap();
             told.lock().unwrap().push((wanted.join(" "), sent));
@@ -161,6 +174,16 @@ fn top_prints_json_where_json_is_asked_for() {
     let told: Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&told["type"], refused.status.code()), (&"urn:spillway:usage".into(), Some(2)));
     assert!(told["detail"].as_str().unwrap().contains("--batch"), "{line}");
+}
+
+#[test]
+fn top_prints_what_it_has_looked_at_last() {
+    let off = LendStatus { role: "off".into(), ..LendStatus::default() };
+    let daemon = daemon_with_a_store(TIMES.parse().unwrap(), &off);
+    let shown = daemon.command(&["top", "-b", "-n", "2", "-d", "100ms", "-o", "json"]);
+    let used = |line| serde_json::from_str::<Value>(line).unwrap()["store"]["memory_bytes"].clone();
+    // The first look is for the rates.
+    assert_eq!(shown.lines().map(used).collect::<Vec<_>>(), [json!(2), json!(3)]);
 }
 
 #[test]

@@ -41,11 +41,13 @@ pub fn serve_page_out() {
     }
 }
 
+/// What RLIMIT_NICE must be: 20 less the lowest nice value, see getrlimit(2).
+const NICE_LIMIT: u64 = (20 + PREFERENCE) as u64;
+
 /// Permits the threads of this process to lower their nice values by as much as those do that accept connections
 /// ([`spillway_platform::priority::prefer`]), also after the process has dropped its capabilities.
 pub fn permit_preference() {
-    // The limit is 20 less the lowest nice value.
-    let least = Some(20 + u64::from(PREFERENCE.unsigned_abs()));
+    let least = Some(NICE_LIMIT);
     let limit = getrlimit(Resource::Nice);
     if limit.current < least && limit.current.is_some() {
         // If this is not permitted, the threads keep their nice values.
@@ -168,5 +170,12 @@ mod tests {
         }
         let of_guests = CapabilitySet::DAC_OVERRIDE | CapabilitySet::CHOWN;
         assert_eq!(needed_with(&|config| config.vms.push(Vm::default())), of_guests);
+    }
+
+    #[test]
+    fn the_limit_lets_accepting_threads_go_first() {
+        // getrlimit(2): "The useful range for this limit is thus from 1 (corresponding to a nice value of 19) to 40
+        // (corresponding to a nice value of -20)."
+        assert_eq!((PREFERENCE, NICE_LIMIT), (10, 30));
     }
 }

@@ -33,14 +33,32 @@ pub struct Handed(pub Vec<OwnedFd>);
 
 /// Paths of sockets that this process bound. Dropping this removes them, also if the start fails.
 #[derive(Debug, Default)]
-pub struct Bound(Vec<PathBuf>);
+pub struct Bound(Vec<OwnPath>);
+
+/// The path of a socket, and which file that was.
+#[derive(Debug)]
+struct OwnPath {
+    path: PathBuf,
+    file: (u64, u64),
+}
+
+impl OwnPath {
+    /// What is at the path now.
+    fn of(path: &Path) -> io::Result<Self> {
+        let found = fs::symlink_metadata(path)?;
+        Ok(Self { path: path.to_owned(), file: (found.dev(), found.ino()) })
+    }
+}
 
 impl Bound {
-    /// Removes them, once: afterwards, another daemon may listen there.
+    /// Removes them, once: afterwards, another daemon may listen there. Somebody may have removed one before; what is
+    /// there then is another daemon's.
     pub fn remove(&mut self) {
-        for path in self.0.drain(..) {
-            // It may be gone already.
-            let _ = fs::remove_file(path);
+        for own in self.0.drain(..) {
+            if OwnPath::of(&own.path).is_ok_and(|now| now.file == own.file) {
+                // It may be gone already.
+                let _ = fs::remove_file(own.path);
+            }
         }
     }
 
@@ -83,7 +101,7 @@ impl Bound {
         let bound = bind(&listener, &address);
         umask(before);
         bound.map_err(|error| refuse(error.into()))?;
-        self.0.push(path.to_owned());
+        self.0.push(OwnPath::of(path).map_err(refuse)?);
         listen(&listener, BACKLOG).map_err(|error| refuse(error.into()))?;
         Ok(listener)
     }
@@ -204,5 +222,31 @@ mod tests {
         assert!(listen().is_err() && !path.exists());
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         listen().unwrap();
+    }
+
+    fn listens(path: &Path) -> (Bound, OwnedFd) {
+        let mut bound = Bound::default();
+        let listener = bound.unix(&mut Handed::default(), path, SocketType::STREAM, 0o600).unwrap();
+        (bound, listener)
+    }
+
+    #[test]
+    fn a_socket_is_removed_once_and_another_s_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let (mut first, listener) = listens(&path);
+        first.remove();
+        assert!(!path.exists());
+        let (second, _) = listens(&path);
+        first.remove();
+        drop((first, listener));
+        assert!(path.exists(), "it was removed before");
+        // An operator may do this while the second runs.
+        fs::remove_file(&path).unwrap();
+        let (third, _) = listens(&path);
+        drop(second);
+        assert!(path.exists(), "it is the third's");
+        drop(third);
+        assert!(!path.exists());
     }
 }
