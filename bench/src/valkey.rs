@@ -29,6 +29,8 @@ struct Turn {
     memory_mib: Option<f64>,
 }
 
+/// Bytes of values at the border above which a client waits for them beside the server, and above it.
+const BORDER_BYTES: [&str; 4] = ["65536", "262144", "1048576", "4194304"];
 /// The cell that shows where one command spends its time.
 const LAYERS: &str = "layers";
 
@@ -58,6 +60,13 @@ impl Cell {
         Self { name, arguments, ours: &["module", "dedup"], others: &["zram", "disk"] }
     }
 
+    /// A client's PING beside another that gets values of so many bytes from the store.
+    fn border(bytes: &str) -> Self {
+        let name = format!("PING beside GETs of {bytes} bytes");
+        let arguments = vec!["border".to_owned(), bytes.to_owned()];
+        Self { name, arguments, ours: &["blocked"], others: &["held", "rest"] }
+    }
+
     fn inline(operation: &str, connections: &str, depth: &str) -> Self {
         let name = format!("inline {operation}, {connections} connections, depth {depth}");
         let arguments = ["inline", operation, connections, depth].map(str::to_owned).to_vec();
@@ -78,6 +87,7 @@ impl Cell {
                 cells.push(Self::inline(operation, connections, depth));
             }
         }
+        cells.extend(BORDER_BYTES.map(Self::border));
         let step = by_size(1, 13);
         cells.into_iter().step_by(step).collect()
     }
