@@ -23,7 +23,7 @@ const DEPTHS: [&str; 2] = ["1", "16"];
 /// The results of a side's turn.
 #[derive(Deserialize)]
 struct Turn {
-    per_second: f64,
+    per_second: Option<f64>,
     p99_us: Option<f64>,
     /// Memory of the server and of the process that serves it, MiB.
     memory_mib: Option<f64>,
@@ -88,7 +88,7 @@ impl Cell {
             }
         }
         cells.extend(BORDER_BYTES.map(Self::border));
-        let step = by_size(1, 13);
+        let step = by_size(1, 8);
         cells.into_iter().step_by(step).collect()
     }
 
@@ -99,7 +99,7 @@ impl Cell {
 
     fn add_rows(&self, sides: &Sides, report: &mut Report) {
         let figures: [(&str, &'static str, Figure); 3] = [
-            ("requests", "1/s", |turn| Some(turn.per_second)),
+            ("requests", "1/s", |turn| turn.per_second),
             ("99th percentile", "us", |turn| turn.p99_us),
             ("memory", "MiB", |turn| turn.memory_mib),
         ];
