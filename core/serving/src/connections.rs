@@ -70,7 +70,7 @@ impl ConnectionCounts {
 pub struct CountedSlots {
     slots: ConnectionSlots,
     floods: Floods,
-    /// A user was refused for a flood since the last [`Self::pause`].
+    /// A user was refused for a flood since the last [`Self::takes_pause`].
     is_flooded: bool,
     counts: Arc<ConnectionCounts>,
 }
@@ -113,8 +113,8 @@ impl CountedSlots {
         entered
     }
 
-    /// Whether the server should pause for [`FLOOD_PAUSE`](crate::FLOOD_PAUSE) before it waits for connections: since the last call a user
-    /// was refused because of a flood.
+    /// Whether the server should pause for [`FLOOD_PAUSE`](crate::FLOOD_PAUSE) before it waits for connections: since the
+    /// last call a user was refused because of a flood.
     pub const fn takes_pause(&mut self) -> bool {
         core::mem::replace(&mut self.is_flooded, false)
     }
