@@ -266,9 +266,9 @@ fn a_copy_that_stalls_for_too_long_is_given_up() {
         write(&device, 0..4, 1);
         hosts[1].fake.set(fault);
         write(&device, 0..2, 2);
-        wait::until("it is given up", || device.places(0).unwrap()[1].as_ref().unwrap().is_lost);
-        let counters = device.counters();
-        assert_eq!((counters.behind_pages, counters.lost_places), (0, 1), "{fault:?}");
+        until(&device, "it is given up", |counters| counters.lost_places == 1);
+        assert!(device.places(0).unwrap()[1].as_ref().unwrap().is_lost, "{fault:?}");
+        assert_eq!(device.counters().behind_pages, 0, "{fault:?}");
         drop(device);
         let losses = losses.lock().unwrap();
         let loss = |cause, effect| Loss { holder: 8, slab: 0, cause, effect };
