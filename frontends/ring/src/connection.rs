@@ -43,6 +43,10 @@ pub struct Shared {
     pub account: Account,
     pub bound: BoundPools,
     pub pollers: Pollers,
+    /// Longest time that a connection's thread polls.
+    pub poll: Duration,
+    /// The same for a guest's window.
+    pub poll_window: Duration,
     pub latencies: Arc<Latencies>,
     pub pool_log: PoolLog,
     /// Time limit for a client's hello.
@@ -104,29 +108,40 @@ pub fn serve(shared: &Shared, socket: &OwnedFd, admitted: Admitted) -> Result<()
     };
     welcome(socket, geometry, shared.instance, file)?;
     let (stop, is_cut) = (&shared.stopping, &shared.stopping);
-    let ended = exchange(shared, socket, admitted, &region, stop, is_cut);
+    let ended =
+        exchange(shared, admitted, &region, Link { socket, poll: shared.poll, stop, is_cut });
     region.discard();
     ended
 }
 
-/// Serves the commands of a region, until the other end of `socket` is closed or `stop` is set. `is_cut` is set if the
-/// connection ends though its client may still be there.
+/// How the two sides of a region wake each other, and how its exchange ends.
+#[derive(Debug)]
+pub struct Link<'a> {
+    /// Carries wake-ups. The exchange ends when its other end is closed.
+    pub socket: &'a OwnedFd,
+    /// Longest time that the thread polls before it sleeps.
+    pub poll: Duration,
+    /// Set to end the exchange, even if the client continues to submit commands.
+    pub stop: &'a AtomicBool,
+    /// Set if the exchange ends though its client may still be there.
+    pub is_cut: &'a AtomicBool,
+}
+
+/// Serves the commands of a region until its link ends.
 ///
 /// # Errors
 /// As [`serve`].
 pub fn exchange(
     shared: &Shared,
-    socket: &OwnedFd,
     admitted: Admitted,
     region: &Region,
-    stop: &AtomicBool,
-    is_cut: &AtomicBool,
+    link: Link<'_>,
 ) -> Result<(), Ended> {
-    let bound = HeldPools::new(&shared.bound, is_cut);
+    let bound = HeldPools::new(&shared.bound, link.is_cut);
     let session = Session::new(&shared.store, admitted.client, bound, &shared.pool_log);
     let recorder = shared.latencies.recorder();
     let (taken, slept_since, timed) = (0, None, 0);
-    Ring { shared, socket, region, session, stop, taken, slept_since, recorder, timed }.run()
+    Ring { shared, link, region, session, taken, slept_since, recorder, timed }.run()
 }
 
 /// A connection's grant. Dropping it returns the grant.
@@ -193,11 +208,9 @@ enum Waited {
 /// The server's end of a queue pair.
 struct Ring<'a> {
     shared: &'a Shared,
-    socket: &'a OwnedFd,
+    link: Link<'a>,
     region: &'a Region,
     session: Session<'a>,
-    /// Set to end this connection, even if its client continues to submit commands.
-    stop: &'a AtomicBool,
     /// Commands taken out of the queue so far.
     taken: u32,
     /// The time at which the thread ran out of commands, if it has slept since.
@@ -209,7 +222,7 @@ struct Ring<'a> {
 
 impl Ring<'_> {
     fn run(&mut self) -> Result<(), Ended> {
-        let mut poll_time = PollTime::default();
+        let mut poll_time = PollTime::new(self.link.poll);
         let mut worked = true;
         while !self.is_ending() {
             let submitted = self.region.submitted().load(Ordering::Acquire);
@@ -228,7 +241,7 @@ impl Ring<'_> {
             }
             worked = true;
             if let Some(since) = self.slept_since.take() {
-                self.shared.pollers.slept(&mut poll_time, since.elapsed());
+                poll_time.slept(since.elapsed());
             }
             self.timed_step(waiting.min(STEP));
             // One wake-up for all completions: a client on the same core would run after the first.
@@ -239,7 +252,7 @@ impl Ring<'_> {
 
     #[inline]
     fn is_ending(&self) -> bool {
-        self.stop.load(Ordering::Relaxed) || self.shared.stopping.load(Ordering::Relaxed)
+        self.link.stop.load(Ordering::Relaxed) || self.shared.stopping.load(Ordering::Relaxed)
     }
 
     /// Executes the next `count` commands. If one of them is due to be timed, its time is that of the step: all of the
@@ -302,7 +315,7 @@ impl Ring<'_> {
     fn wake_client(&self) {
         let asleep = self.region.client_asleep();
         if asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0 {
-            let _ = send(self.socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+            let _ = send(self.link.socket, &[WAKE], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
     }
 
@@ -332,7 +345,7 @@ impl Ring<'_> {
         }
         let mut byte = [0; 2];
         let received = loop {
-            match recv(self.socket, &mut byte, RecvFlags::empty()) {
+            match recv(self.link.socket, &mut byte, RecvFlags::empty()) {
                 Err(Errno::INTR) => {}
                 done => break done,
             }

@@ -1,10 +1,11 @@
 //! Decides which threads may poll a ring before they sleep, and for how long.
 //!
 //! A thread that polls answers within a microsecond, but keeps a core busy. A thread that sleeps must be woken, which
-//! takes some ten microseconds, and several times as long on a sleeping core of a VM. So a few threads may poll, each
-//! for a time adapted to its client's pauses. If a thread slept in a pause that is no longer than the longest polling
-//! time, its polling time doubles. After a longer pause it halves, finally to zero. KVM polls for its virtual
-//! processors by the same rule (the kernel's Documentation/virt/kvm/halt-polling.rst).
+//! takes some ten microseconds, several times as long on a sleeping core of a VM, and hundreds in a guest that is woken
+//! through virtio-serial. So a few threads may poll, each for a time adapted to its client's pauses. If a thread slept in
+//! a pause that is no longer than its longest polling time, its polling time doubles. After a longer pause it halves,
+//! finally to zero. KVM polls for its virtual processors by the same rule (the kernel's
+//! Documentation/virt/kvm/halt-polling.rst).
 //!
 //! Polling on a contended core is harmful: the scheduler counts it as work, and then lets other threads run for
 //! milliseconds. A thread that had slept would run as soon as it is woken. So a thread that lost its core for
@@ -23,7 +24,6 @@ const TIME_FIRST: Duration = Duration::from_micros(10);
 #[derive(Debug)]
 pub struct Pollers {
     free: AtomicU32,
-    time_max: Duration,
 }
 
 /// A polling thread that loses its core for this long shares the core with computing threads.
@@ -37,6 +37,9 @@ const SLEEPS_MAX: u32 = 4096;
 #[derive(Debug, Default)]
 pub struct PollTime {
     time: Duration,
+    /// The longest that `time` becomes. It must be longer than a wake-up takes both ways: a client that is woken more
+    /// slowly sends its next command after the polling.
+    max: Duration,
     /// Number of coming waits in which the thread sleeps at once.
     sleeps: u32,
     /// The number when it last lost its core; 0 after a polling in which it did not.
@@ -44,6 +47,21 @@ pub struct PollTime {
 }
 
 impl PollTime {
+    /// A thread that has not waited yet, and will poll for at most `max`.
+    pub fn new(max: Duration) -> Self {
+        Self { max, ..Self::default() }
+    }
+
+    /// Adapts the polling time after a sleep. `pause` is the time without a command, including polling and waking up.
+    pub fn slept(&mut self, pause: Duration) {
+        self.time = if pause > self.max {
+            let half = self.time / 2;
+            if half < TIME_FIRST { Duration::ZERO } else { half }
+        } else {
+            (self.time * 2).max(TIME_FIRST).min(self.max)
+        };
+    }
+
     /// Records that the thread has lost its core for [`KEPT_AWAY`] or longer.
     fn was_kept_away(&mut self) {
         self.sleeps_last = (self.sleeps_last * 2).clamp(SLEEPS_FIRST, SLEEPS_MAX);
@@ -59,9 +77,9 @@ impl PollTime {
 }
 
 impl Pollers {
-    /// Lets at most `most` threads poll at the same time, each for at most `time_max`.
-    pub fn new(most: u32, time_max: Duration) -> Self {
-        Self { free: AtomicU32::new(most), time_max }
+    /// Lets at most `most` threads poll at the same time.
+    pub fn new(most: u32) -> Self {
+        Self { free: AtomicU32::new(most) }
     }
 
     /// Polls `there` until it is true or this thread's polling time has passed. Returns whether it became true.
@@ -109,16 +127,6 @@ impl Pollers {
         }
         found
     }
-
-    /// Adapts the polling time after a sleep. `pause` is the time without a command, including polling and waking up.
-    pub fn slept(&self, time: &mut PollTime, pause: Duration) {
-        time.time = if pause > self.time_max {
-            let half = time.time / 2;
-            if half < TIME_FIRST { Duration::ZERO } else { half }
-        } else {
-            (time.time * 2).max(TIME_FIRST).min(self.time_max)
-        };
-    }
 }
 
 #[cfg(test)]
@@ -131,16 +139,15 @@ mod tests {
 
     /// A thread that polls for this time.
     fn polls(time: Duration) -> PollTime {
-        PollTime { time, ..PollTime::default() }
+        PollTime { time, ..PollTime::new(time) }
     }
 
     #[test]
     fn the_time_doubles_when_a_pause_is_short_and_halves_when_it_is_long() {
-        let pollers = Pollers::new(1, MAX);
-        let mut time = PollTime::default();
+        let mut time = PollTime::new(MAX);
         let mut times = Vec::new();
         for pause_us in [100, 200, 30, 199, 200, 1, 201, 5, 201, 999, 999, 999, 999, 999, 5] {
-            pollers.slept(&mut time, Duration::from_micros(pause_us));
+            time.slept(Duration::from_micros(pause_us));
             times.push(time.time.as_micros());
         }
         assert_eq!(times, [10, 20, 40, 80, 160, 200, 100, 200, 100, 50, 25, 12, 0, 0, 10]);
@@ -148,7 +155,7 @@ mod tests {
 
     #[test]
     fn nobody_polls_without_time_or_when_enough_others_do() {
-        let pollers = Pollers::new(1, MAX);
+        let pollers = Pollers::new(1);
         let looks = Cell::new(0);
         let look = || {
             looks.set(looks.get() + 1);
@@ -159,16 +166,15 @@ mod tests {
         assert!(pollers.poll(&mut polls(MAX), || !pollers.poll(&mut polls(MAX), look)));
         assert_eq!(looks.get(), 0);
         assert!(pollers.poll(&mut polls(MAX), look), "the right to poll was not given back");
-        assert!(!Pollers::new(0, MAX).poll(&mut polls(MAX), || true));
+        assert!(!Pollers::new(0).poll(&mut polls(MAX), || true));
     }
 
     #[test]
     fn no_time_is_longer_than_the_most() {
         for max_us in [0, 5] {
-            let (pollers, mut time) =
-                (Pollers::new(1, Duration::from_micros(max_us)), PollTime::default());
+            let mut time = PollTime::new(Duration::from_micros(max_us));
             for _ in 0..2 {
-                pollers.slept(&mut time, Duration::ZERO);
+                time.slept(Duration::ZERO);
             }
             assert_eq!(time.time, Duration::from_micros(max_us));
         }
@@ -176,14 +182,14 @@ mod tests {
 
     #[test]
     fn polling_ends_after_its_time() {
-        let pollers = Pollers::new(1, MAX);
+        let pollers = Pollers::new(1);
         let start = Instant::now();
         assert!(!pollers.poll(&mut polls(MAX), || false));
         assert!(start.elapsed() >= MAX);
         assert!(pollers.poll(&mut polls(MAX), || true), "the right to poll was not given back");
         // The thread's own time counts, not the largest one.
-        let pollers = Pollers::new(1, Duration::from_mins(1));
-        assert!(!pollers.poll(&mut polls(MAX), || false));
+        let mut time = PollTime { max: Duration::from_mins(1), ..polls(MAX) };
+        assert!(!pollers.poll(&mut time, || false));
         assert!(start.elapsed() < Duration::from_secs(30));
     }
 
@@ -195,7 +201,7 @@ mod tests {
 
     #[test]
     fn who_is_kept_from_its_core_sleeps_in_more_and_more_waits() {
-        let pollers = Pollers::new(1, MAX);
+        let pollers = Pollers::new(1);
         let mut time = polls(Duration::from_mins(1));
         let mut waits = Vec::new();
         for _ in 0..8 {
@@ -219,7 +225,7 @@ mod tests {
 
     #[test]
     fn who_gives_way_to_short_work_goes_on_polling() {
-        let pollers = Pollers::new(1, MAX);
+        let pollers = Pollers::new(1);
         let mut time = polls(Duration::from_mins(1));
         let looks = Cell::new(0);
         let there = || {

@@ -49,6 +49,8 @@ pub struct Config {
     pub hello_timeout: Duration,
     /// Longest time that a thread polls an empty ring before it sleeps.
     pub poll: Duration,
+    /// The same for a guest's window, whose wake-ups take longer.
+    pub poll_window: Duration,
     /// Most threads that poll at the same time. Each keeps a core busy while its client is active.
     pub pollers_max: u32,
     /// Time for which a bound pool stays after the last connection that bound it has ended, so that its client can
@@ -72,6 +74,7 @@ impl Config {
             connections_of_user_max: connections_max.div_ceil(2),
             hello_timeout: Duration::from_secs(5),
             poll: Duration::from_micros(200),
+            poll_window: Duration::from_millis(1),
             pollers_max: cores / 2,
             bound_grace: Duration::from_secs(10),
         }
@@ -188,7 +191,9 @@ impl Server {
             instance: u64::from_ne_bytes(instance),
             account: Account::default(),
             bound,
-            pollers: Pollers::new(config.pollers_max, config.poll),
+            pollers: Pollers::new(config.pollers_max),
+            poll: config.poll,
+            poll_window: config.poll_window,
             latencies: Arc::new(Latencies::new(COMMANDS)),
             pool_log: PoolLog::new("ring", access.clone()),
             hello_timeout: config.hello_timeout,

@@ -12,7 +12,7 @@ use spillway_serving::Refusal;
 use spillway_types::{Admitted, Identity};
 use spillway_wire::ring::{Geometry, Hello, Reason, VERSION};
 
-use crate::connection::{Ended, Shared, exchange};
+use crate::connection::{Ended, Link, Shared, exchange};
 use crate::region::Region;
 use crate::server::{OpenConnection, STACK_BYTES, Seat, Server, reason};
 
@@ -105,8 +105,9 @@ impl Server {
             let _seat = seat;
             let socket = ours;
             let region = region;
-            let ended =
-                exchange(&granted.shared, &socket, admitted, &region, &own.stop, &own.is_cut);
+            let poll = granted.shared.poll_window;
+            let link = Link { socket: &socket, poll, stop: &own.stop, is_cut: &own.is_cut };
+            let ended = exchange(&granted.shared, admitted, &region, link);
             drop(region);
             drop(granted);
             match ended {

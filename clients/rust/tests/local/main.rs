@@ -1,5 +1,6 @@
 //! Stores on this host: embedded, and over the ring.
 
+mod agent;
 mod calls;
 mod daemon;
 mod endings;

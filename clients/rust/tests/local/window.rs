@@ -1,98 +1,21 @@
 //! Windows for programs of guests: the work of an agent and a daemon on a guest's memory, with a memfd instead.
 
-use std::fs::File;
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::AsFd;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use spillway_client::{Error, Get, Key, PoolSpec, Put, Ring, Store};
 use spillway_ring::{Attached, Config, Region, Server};
 use spillway_serving::Refusal;
 use spillway_types::Limits;
-use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES, Welcome};
+use spillway_wire::ring::{Hello, Reason, WAKE, WINDOW_PAGE_BYTES};
 
+use crate::agent::Agent;
 use crate::daemon::{Daemon, LIMITS};
 
 const PAGE: u64 = WINDOW_PAGE_BYTES as u64;
-
-/// Lends one window, whose pages lie in reverse order in the guest's memory, and forwards wake-ups.
-struct Agent {
-    path: PathBuf,
-    thread: JoinHandle<Option<Attached>>,
-    _folder: tempfile::TempDir,
-}
-
-impl Agent {
-    fn start(server: &Arc<Server>) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("agent");
-        let listener = UnixListener::bind(&path).unwrap();
-        let server = server.clone();
-        let thread = thread::spawn(move || {
-            let (mut program, _) = listener.accept().unwrap();
-            let mut bytes = [0; Hello::BYTES];
-            program.read_exact(&mut bytes).unwrap();
-            let hello = Hello::decode(&bytes).unwrap();
-            let pages = Geometry::new(hello.depth, hello.data_bytes).unwrap().window_pages() as u64;
-            // The guest's file of the window, and its place in the guest's memory: here the same bytes at another
-            // offset.
-            let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-            ftruncate(&memory, pages * PAGE).unwrap();
-            let offsets: Vec<u64> = (0..pages).map(|at| at * PAGE).collect();
-            let map = |geometry| Region::map_guest(&memory, &offsets, geometry);
-            match server.attach("guest", hello, map) {
-                Err(reason) => {
-                    program.write_all(&Welcome::Refused(reason).encode()).unwrap();
-                    None
-                }
-                Ok(attached) => {
-                    welcome(&program, &attached, &File::from(memory));
-                    bridge(program, &attached);
-                    Some(attached)
-                }
-            }
-        });
-        Self { path, thread, _folder: folder }
-    }
-}
-
-fn welcome(program: &UnixStream, attached: &Attached, file: &File) {
-    let (geometry, instance) = (attached.geometry, attached.instance);
-    let bytes = Welcome::Granted { geometry, instance }.encode();
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let files = [file.as_fd()];
-    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
-    sendmsg(program, &[IoSlice::new(&bytes)], &mut control, SendFlags::empty()).unwrap();
-}
-
-/// Forwards wake-ups both ways until the program has ended; then the agent ends the window on its behalf.
-fn bridge(program: UnixStream, attached: &Attached) {
-    let mut towards = program.try_clone().unwrap();
-    let socket = attached.socket.try_clone().unwrap();
-    let back = thread::spawn(move || {
-        let mut byte = [0; 1];
-        while matches!(recv(&socket, &mut byte, RecvFlags::empty()), Ok((_, 1))) {
-            let _ = towards.write_all(&byte);
-        }
-    });
-    let (mut program, mut byte) = (program, [0; 1]);
-    while matches!(program.read(&mut byte), Ok(1)) {
-        send(&attached.socket, &[WAKE], SendFlags::NOSIGNAL).unwrap();
-    }
-    attached.end();
-    // The thread ends when the server ends its side and unmaps the region.
-    back.join().unwrap();
-}
 
 fn server() -> (Daemon, Arc<Server>) {
     server_with(LIMITS)
