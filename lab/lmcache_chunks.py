@@ -6,10 +6,13 @@ that LMCache is installed in:
 Compares every byte. Stored chunks must be found; a missing chunk must be a miss."""
 
 import asyncio
+import json
 import logging
 import os
+import pathlib
 import select
 import sys
+import tempfile
 import threading
 import time
 
@@ -18,6 +21,7 @@ logging.disable(logging.INFO)
 
 import numpy
 import torch
+import yaml
 from lmcache.utils import CacheEngineKey
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.distributed.api import ObjectKey
@@ -27,6 +31,9 @@ from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend import storage_plugin_launcher
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
+from pages import blocks_of
+
+PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs/lmcache.md"
 
 # 256 KiB: layers, keys and values, tokens, heads, what a head has.
 SHAPE = (4, 2, 256, 1, 64)
@@ -39,10 +46,19 @@ def metadata():
     return LMCacheMetadata("model", 1, 1, 0, 0, torch.bfloat16, SHAPE)
 
 
-def local_memory(**extra):
-    """LMCache's own memory, which chunks come from and go to, and its configuration."""
-    config = LMCacheEngineConfig.from_defaults(local_cpu=False, max_local_cpu_size=0.25, **extra)
-    return config, LocalCPUBackend(config, metadata(), "cpu")
+def as_printed(kind):
+    """What the page has the reader write: its only block of this kind."""
+    (text,) = (text for _, of_kind, text in blocks_of(PAGE) if of_kind == kind)
+    return text
+
+
+def local_memory(config):
+    """LMCache's own memory, which chunks come from and go to."""
+    return LocalCPUBackend(config, metadata(), "cpu")
+
+
+def small_memory():
+    return local_memory(LMCacheEngineConfig.from_defaults(local_cpu=False, max_local_cpu_size=0.25))
 
 
 def content(number):
@@ -125,9 +141,9 @@ def connector(url, **other):
     if url.startswith("resp:"):
         _, host, port = url.split(":")
         return {"type": "resp", "host": host, "port": int(port), "num_workers": 2, **other}
-    parameters = {"url": url, "workers": 2, "timeout_s": 30.0}
-    return {"type": "native_plugin", "module_path": "spillway.lmcache", "class_name": "Connector",
-            "adapter_params": parameters, **other}
+    printed = json.loads(as_printed("json"))
+    parameters = printed["adapter_params"] | {"url": url, "timeout_s": 30.0}
+    return {**printed, "adapter_params": parameters, **other}
 
 
 def batches(count):
@@ -161,7 +177,7 @@ def verify(adapter, memory, count, stored, lost=frozenset()):
 
 def by_connector(url, count):
     """All chunks fit: all are found."""
-    _, memory = local_memory()
+    memory = small_memory()
     adapter = Adapter(connector(url, max_capacity_gb=64))
     stored = fill(adapter, memory, count)
     assert len(stored) == count, f"{count - len(stored)} of {count} were refused below capacity"
@@ -180,7 +196,7 @@ def by_connector(url, count):
 
 def with_faults(url, count):
     """LMCache's own adapter that loses chunks while they are loaded, around ours."""
-    _, memory = local_memory()
+    memory = small_memory()
     adapter = Adapter({"type": "fault_inject", "rate": 0.1, "seed": 7, "gap_indices": [3], "inner": connector(url)})
     stored = fill(adapter, memory, count)
     assert len(stored) == count
@@ -194,7 +210,7 @@ def with_faults(url, count):
 
 def until_full(url, count):
     """More than the store takes: what was stored is found, the rest is a miss, and what is deleted makes room."""
-    _, memory = local_memory()
+    memory = small_memory()
     adapter = Adapter(connector(url))
     stored = fill(adapter, memory, count)
     assert BATCH < len(stored) < count, f"{len(stored)} of {count} were stored"
@@ -218,10 +234,14 @@ def plug_in(url, memory_and_config):
 
 
 def plugged(url):
-    return local_memory(storage_plugins=["spillway"], extra_config={
-        "storage_plugin.spillway.module_path": "spillway.lmcache.storage",
-        "storage_plugin.spillway.class_name": "StorageBackend",
-        "spillway.url": url, "spillway.timeout_s": 30.0})
+    """The page's configuration file, with little memory, and LMCache's memory."""
+    printed = yaml.safe_load(as_printed("yaml")) | {"max_local_cpu_size": 0.25}
+    printed["extra_config"] |= {"spillway.url": url, "spillway.timeout_s": 30.0}
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(printed, file)
+        file.flush()
+        config = LMCacheEngineConfig.from_file(file.name)
+    return config, local_memory(config)
 
 
 def keys_of(numbers):

@@ -16,8 +16,10 @@ UNPACKED = lab.LAB / "cache/valkey/usr/bin/valkey-server"
 
 def servers():
     """The servers to test with."""
-    if named := os.environ.get("SERVERS"):
-        return named.split()
+    if named := os.environ.get("SERVERS", "").split():
+        if missing := [program for program in named if not shutil.which(program)]:
+            lab.fail(f"SERVERS: no program {missing[0]}: give its path")
+        return named
     found = [program for program in ("redis-server", "valkey-server") if shutil.which(program)]
     if UNPACKED.exists() and "valkey-server" not in found:
         found.append(str(UNPACKED))

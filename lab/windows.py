@@ -72,9 +72,9 @@ def has_window(guest):
 
 
 def all_given_back(guest):
-    lab.until(lambda: huge_pages(guest) == 0, f"the windows' pages to come back in {guest.name}", 20)
-    if left := guest.run(f"ls {FOLDER}"):
-        lab.fail(f"files of windows are left in {guest.name}: {left}")
+    # The agent may still make and free a window that a dead program has asked for.
+    empty = lambda: huge_pages(guest) == 0 and not guest.run(f"ls {FOLDER}")
+    lab.until(empty, f"the windows' pages and files to go in {guest.name}", 20)
 
 
 def end_agent(guest, signal="TERM"):

@@ -31,6 +31,8 @@ struct Turn {
 
 /// Bytes of values at the border above which a client waits for them beside the server, and above it.
 const BORDER_BYTES: [&str; 4] = ["65536", "262144", "1048576", "4194304"];
+/// Number of values of 4 KiB that one command gets at that border.
+const BORDER_VALUES: [&str; 4] = ["16", "64", "256", "1024"];
 /// The cell that shows where one command spends its time.
 const LAYERS: &str = "layers";
 
@@ -60,10 +62,13 @@ impl Cell {
         Self { name, arguments, ours: &["module", "dedup"], others: &["zram", "disk"] }
     }
 
-    /// A client's PING beside another that gets values of so many bytes from the store.
-    fn border(bytes: &str) -> Self {
-        let name = format!("PING beside GETs of {bytes} bytes");
-        let arguments = vec!["border".to_owned(), bytes.to_owned()];
+    /// A client's PING beside another that gets values of so many bytes from the store, so many with each command.
+    fn border(bytes: &str, values: &str) -> Self {
+        let name = match values {
+            "1" => format!("PING beside GETs of {bytes} bytes"),
+            values => format!("PING beside MGETs of {values} values of {bytes} bytes"),
+        };
+        let arguments = ["border", bytes, values].map(str::to_owned).to_vec();
         Self { name, arguments, ours: &["blocked"], others: &["held", "rest"] }
     }
 
@@ -87,7 +92,8 @@ impl Cell {
                 cells.push(Self::inline(operation, connections, depth));
             }
         }
-        cells.extend(BORDER_BYTES.map(Self::border));
+        cells.extend(BORDER_BYTES.map(|bytes| Self::border(bytes, "1")));
+        cells.extend(BORDER_VALUES.map(|values| Self::border("4096", values)));
         let step = by_size(1, 8);
         cells.into_iter().step_by(step).collect()
     }

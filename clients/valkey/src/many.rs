@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::deadline::Deadline;
-use crate::error::Error;
+use crate::fetch::Fetched;
 use crate::server::Found;
 use crate::spill::spill;
 use crate::value::{SpilledValue, Value};
@@ -36,23 +36,38 @@ impl Wanted {
             Found::Ours(value) => Self::of(value),
         }
     }
+
+    /// The value that is in the store, if it is one.
+    pub fn in_store(&self) -> Option<&Arc<SpilledValue>> {
+        match self {
+            Self::InStore(value) => Some(value),
+            Self::Nothing | Self::Here(_) => None,
+        }
+    }
 }
 
-/// The bytes of each; `None` where nothing is wanted.
+/// The bytes of each; `None` where nothing is wanted. Reads only those that are not among the fetched ones.
 ///
 /// # Errors
-/// Why one of them can't be read.
-pub fn read_all(wanted: Vec<Wanted>, deadline: Deadline) -> Result<Vec<Option<Vec<u8>>>, Error> {
-    let in_store = |one: &Wanted| match one {
-        Wanted::InStore(value) => Some(value.place()),
-        Wanted::Nothing | Wanted::Here(_) => None,
+/// The error reply, when one of them can't be read.
+pub fn read_all(
+    wanted: Vec<Wanted>,
+    fetched: Option<&Fetched>,
+    deadline: Deadline,
+) -> Result<Vec<Option<Vec<u8>>>, String> {
+    let now: Vec<_> = wanted.iter().map(Wanted::in_store).collect();
+    let there = match fetched {
+        Some(fetched) => fetched.take_current(&now).map_err(|error| error.to_string())?,
+        None => vec![None; now.len()],
     };
-    let places: Vec<_> = wanted.iter().filter_map(in_store).collect();
-    let mut read = spill().read_many(&places, deadline)?.into_iter();
-    let bytes = |one| match one {
+    let missing = now.iter().zip(&there).filter(|(_, there)| there.is_none());
+    let places: Vec<_> = missing.filter_map(|(now, _)| now.map(|value| value.place())).collect();
+    let read = spill().read_many(&places, deadline).map_err(|error| error.to_string())?;
+    let mut read = read.into_iter();
+    let bytes = |(one, there): (Wanted, Option<Vec<u8>>)| match one {
         Wanted::Nothing => None,
         Wanted::Here(bytes) => Some(bytes),
-        Wanted::InStore(_) => read.next(),
+        Wanted::InStore(_) => there.or_else(|| read.next()),
     };
-    Ok(wanted.into_iter().map(bytes).collect())
+    Ok(wanted.into_iter().zip(there).map(bytes).collect())
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_int};
 
 use super::permit;
 use crate::error::WRONG_TYPE;
-use crate::fetch::wait_for;
+use crate::fetch::{Fetched, wait_for, wait_for_all};
 use crate::many::{Wanted, read_all};
 use crate::server::{Arity, Command, Context, Found, Key, Text};
 use crate::spill::spill;
@@ -68,14 +68,31 @@ impl Command for GetMany {
     fn run(context: &Context<'_>, arguments: &[Text<'_>]) -> Result<(), String> {
         permit(context, c"mget", &arguments[1..])?;
         let wanted = |name| Wanted::of_key(&Key::read(context, name).find());
-        // Read all values before the first reply: one that can't be read fails the whole command.
-        let values = read_all(arguments[1..].iter().map(wanted).collect(), spill().deadline());
-        let values = values.map_err(|error| error.to_string())?;
-        context.reply_array(values.len());
-        // Each is freed as soon as the server has its bytes in the reply.
-        values.into_iter().for_each(|value| reply(context, value.as_deref()));
-        Ok(())
+        let wanted: Vec<_> = arguments[1..].iter().map(wanted).collect();
+        let answer = |context: &Context<'_>, arguments: &[Text<'_>], fetched: &Fetched| {
+            let wanted = |name| Wanted::of_key(&Key::peek(context, name).find());
+            let wanted = arguments[1..].iter().map(wanted).collect();
+            reply_all(context, wanted, Some(fetched))
+        };
+        if wait_for_all(context, wanted.iter().map(Wanted::in_store), answer) {
+            return Ok(());
+        }
+        reply_all(context, wanted, None)
     }
+}
+
+/// Replies to a command with several keys.
+fn reply_all(
+    context: &Context<'_>,
+    wanted: Vec<Wanted>,
+    fetched: Option<&Fetched>,
+) -> Result<(), String> {
+    // Read all values before the first reply: one that can't be read fails the whole command.
+    let values = read_all(wanted, fetched, spill().deadline())?;
+    context.reply_array(values.len());
+    // Each is freed as soon as the server has its bytes in the reply.
+    values.into_iter().for_each(|value| reply(context, value.as_deref()));
+    Ok(())
 }
 
 /// `SPILL.STRLEN key`.

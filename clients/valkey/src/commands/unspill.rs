@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering;
 use super::permit;
 use super::read::bytes_of;
 use crate::error::WRONG_TYPE;
-use crate::server::{Arity, Command, Context, DataType, Found, Key, OwnText, Text, memory_used};
+use crate::server::{
+    Arity, Command, Context, DataType, Found, Key, OwnText, Text, memory_limit, memory_used,
+};
 use crate::spill::spill;
 use crate::transparent::{self, send_away};
 use crate::value::Value;
@@ -60,10 +62,7 @@ impl Command for Demote {
 /// Whether all values have room in the server. Otherwise it would evict keys for them, and in transparent mode they would
 /// move back to the store.
 fn fits(context: &Context<'_>) -> Result<(), String> {
-    let reply = context.call(c"CONFIG", &[b"GET", b"maxmemory"]);
-    let limit = reply.as_ref().and_then(|reply| reply.part(1)).and_then(|part| part.bytes());
-    let limit = limit.and_then(|digits| std::str::from_utf8(digits).ok()?.parse::<u64>().ok());
-    let limit = limit.ok_or("ERR maxmemory can't be read")? as f64;
+    let limit = memory_limit(context).ok_or("ERR maxmemory can't be read")? as f64;
     let spilled = spill().counters.spilled_bytes.load(Ordering::Relaxed) as f64;
     let needed = f64::from(memory_used()) * limit + spilled * SERVER_BYTES_FOR_BYTE;
     let part = transparent::part_that_stays();

@@ -227,6 +227,12 @@ pub fn memory_used() -> f32 {
     unsafe { (functions().GetUsedMemoryRatio)() }
 }
 
+/// `maxmemory`, bytes: 0 without a limit. `None` if it can't be read.
+pub fn memory_limit(context: &Context<'_>) -> Option<u64> {
+    let reply = context.call(c"CONFIG", &[b"GET", b"maxmemory"])?;
+    std::str::from_utf8(reply.part(1)?.bytes()?).ok()?.parse().ok()
+}
+
 /// Whether the server has paused, so that commands which have arrived may wait.
 pub fn is_paused() -> bool {
     // SAFETY: the call has no arguments.

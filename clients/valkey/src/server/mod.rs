@@ -19,7 +19,7 @@ pub use allocator::ServerAllocator;
 pub use blocking::{Waiting, Work};
 pub use context::{Context, Level, NotifyClass, OwnText, Reply, Text, log, now_ms};
 pub use data_type::{CommandLog, DataType, Digest, Sink, Source, register as register_type};
-pub use filter::{Arrival, Name, Told, is_paused, memory_used, register_filter};
+pub use filter::{Arrival, Name, Told, is_paused, memory_limit, memory_used, register_filter};
 pub use foreground::{fail_dump, listen as listen_for_dumps};
 pub use key::{Found, Key, Kind, Usage};
 pub use keyspace::{Change, is_loading, modules_changed, observe};

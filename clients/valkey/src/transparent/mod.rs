@@ -18,7 +18,7 @@ mod many;
 mod moves;
 mod native;
 mod patterns;
-mod pressure;
+pub mod pressure;
 mod table;
 mod users;
 mod written;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::server::memory_used;
+use crate::server::{Context, memory_limit, memory_used};
 
 /// The share of `maxmemory` above which strings move. 0: always, even without a limit.
 static LOW: OnceLock<f32> = OnceLock::new();
@@ -53,6 +53,13 @@ pub fn is_above_low() -> bool {
 /// Whether a value that is read often may come back into the server.
 pub fn has_room() -> bool {
     !is_above_low() && !is_always()
+}
+
+/// Whether these bytes have room for a while: the server evicts nothing, and moves no strings during commands.
+pub fn has_room_for(context: &Context<'_>, bytes: u64) -> bool {
+    let needed = |limit: u64| f64::from(memory_used()) * limit as f64 + bytes as f64;
+    memory_limit(context)
+        .is_some_and(|limit| limit == 0 || needed(limit) <= f64::from(NEAR) * limit as f64)
 }
 
 /// Whether the server is about to evict keys or refuse commands. The remainder is for commands that run while the store
