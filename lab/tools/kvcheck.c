@@ -1,11 +1,11 @@
 // Fills a server that speaks RESP with distinct values, then reads and overwrites them for a while, by keys by chance, and
-// compares every value that comes back. Prints a JSON object: requests, seconds, and the median and 99th percentile of a
-// batch's time, microseconds.
+// compares every value that comes back. Prints a line with a JSON object: requests, seconds, and the median and 99th
+// percentile of a batch's time, microseconds.
 //
-//     kvcheck SOCKET KEYS VALUE_BYTES RATIO uniform|zipf SET_PERCENT DEPTH SECONDS
+//     kvcheck SOCKET KEYS VALUE_BYTES RATIO DISTRIBUTION[,DISTRIBUTION] SET_PERCENT DEPTH SECONDS
 //
-// RATIO is what a value packs to: 1, all of its bytes are by chance; 2, half of them are. It warms up for half of SECONDS.
-// zipf is YCSB's, with 0.99, its warm keys spread over all keys.
+// RATIO is what a value packs to: 1, all of its bytes are by chance; 2, half of them are. DISTRIBUTION is uniform or zipf, which
+// is YCSB's, with 0.99, its warm keys spread over all keys; each has a line. It warms up for half of SECONDS.
 #include <errno.h>
 #include <math.h>
 #include <stdint.h>
@@ -177,28 +177,8 @@ static uint64_t batches(double end, int depth, int by_zipf, int set_percent, siz
     return done;
 }
 
-int main(int argc, char **argv) {
-    if (argc != 9)
-        return fprintf(stderr, "usage: kvcheck SOCKET KEYS VALUE_BYTES RATIO uniform|zipf SET_PERCENT DEPTH SECONDS\n"), 2;
-    keys = strtoull(argv[2], NULL, 10);
-    value_bytes = strtoul(argv[3], NULL, 10);
-    random_bytes = value_bytes / strtoul(argv[4], NULL, 10);
-    int by_zipf = !strcmp(argv[5], "zipf"), set_percent = atoi(argv[6]), depth = atoi(argv[7]);
-    double seconds = atof(argv[8]);
-    if (keys < 1 || depth < 1 || depth > DEPTH_MAX)
-        return fprintf(stderr, "a depth of 1 to %d, and a key\n", DEPTH_MAX), 2;
-    version = calloc(keys, sizeof *version);
-    value = calloc(1, value_bytes + 8);
-    out = malloc(DEPTH_MAX * (value_bytes + 128));
-    in = malloc(in_room = DEPTH_MAX * (value_bytes + 128));
-    if (by_zipf)
-        prepare_zipf();
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    strncpy(address.sun_path, argv[1], sizeof address.sun_path - 1);
-    fd = socket(AF_UNIX, SOCK_STREAM, 0);
-    if (connect(fd, (void *)&address, sizeof address))
-        fail(argv[1]);
-    fill();
+// Measures one distribution, and prints its line.
+static void measure(int by_zipf, int set_percent, int depth, double seconds) {
     size_t count;
     batches(now() + seconds / 2, depth, by_zipf, set_percent, &count);
     double began = now();
@@ -206,5 +186,29 @@ int main(int argc, char **argv) {
     double took = now() - began;
     qsort(samples, count, sizeof *samples, by_size);
     printf("{\"requests\": %lu, \"seconds\": %.6f, \"median_us\": %.1f, \"p99_us\": %.1f}\n", done, took, samples[count / 2], samples[count * 99 / 100]);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 9)
+        return fprintf(stderr, "usage: kvcheck SOCKET KEYS VALUE_BYTES RATIO DISTRIBUTION[,DISTRIBUTION] SET_PERCENT DEPTH SECONDS\n"), 2;
+    keys = strtoull(argv[2], NULL, 10);
+    value_bytes = strtoul(argv[3], NULL, 10);
+    random_bytes = value_bytes / strtoul(argv[4], NULL, 10);
+    int set_percent = atoi(argv[6]), depth = atoi(argv[7]);
+    if (keys < 1 || depth < 1 || depth > DEPTH_MAX)
+        return fprintf(stderr, "a depth of 1 to %d, and a key\n", DEPTH_MAX), 2;
+    version = calloc(keys, sizeof *version);
+    value = calloc(1, value_bytes + 8);
+    out = malloc(DEPTH_MAX * (value_bytes + 128));
+    in = malloc(in_room = DEPTH_MAX * (value_bytes + 128));
+    prepare_zipf();
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    strncpy(address.sun_path, argv[1], sizeof address.sun_path - 1);
+    fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (connect(fd, (void *)&address, sizeof address))
+        fail(argv[1]);
+    fill();
+    for (char *distribution = strtok(argv[5], ","); distribution; distribution = strtok(NULL, ","))
+        measure(!strcmp(distribution, "zipf"), set_percent, depth, atof(argv[8]));
     return 0;
 }
