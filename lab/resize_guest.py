@@ -448,4 +448,4 @@ def _pack(packed, *roots):
 def _compile(name, to):
     places = [lab.LAB / folder / f"{name}.c" for folder in ("tools", "programs")]
     source = next((place for place in places if place.exists()), None) or lab.fail(f"no {name}.c in the lab")
-    subprocess.run(["gcc", "-O2", "-static", "-pthread", "-o", to, source], check=True)
+    subprocess.run(["gcc", "-O2", "-static", "-pthread", "-o", to, source, "-lm"], check=True)

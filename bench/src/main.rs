@@ -24,6 +24,7 @@ mod store;
 mod swap;
 mod swap_file;
 mod valkey;
+mod valkey_guest;
 mod window;
 mod zram;
 
@@ -54,7 +55,7 @@ struct Arguments {
 type Bench = (&'static str, fn() -> anyhow::Result<Report>);
 
 /// All benchmarks.
-const ALL: [Bench; 15] = [
+const ALL: [Bench; 16] = [
     ("store", store::run),
     ("pager", pager::run),
     ("swap", swap::run),
@@ -69,6 +70,7 @@ const ALL: [Bench; 15] = [
     ("kvcache", kvcache::run),
     ("resp", resp::run),
     ("valkey", valkey::run),
+    ("valkey-guest", valkey_guest::run),
     ("window", window::run),
 ];
 

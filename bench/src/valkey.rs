@@ -22,7 +22,7 @@ const DEPTHS: [&str; 2] = ["1", "16"];
 
 /// The results of a side's turn.
 #[derive(Deserialize)]
-struct Turn {
+pub struct Turn {
     per_second: Option<f64>,
     p99_us: Option<f64>,
     /// Memory of the server and of the process that serves it, MiB.
@@ -40,7 +40,7 @@ const LAYERS: &str = "layers";
 type Layers = BTreeMap<String, f64>;
 
 /// Each side's turns.
-type Sides = BTreeMap<String, Vec<Turn>>;
+pub type Sides = BTreeMap<String, Vec<Turn>>;
 
 /// A figure of a turn.
 type Figure = fn(&Turn) -> Option<f64>;
@@ -102,24 +102,28 @@ impl Cell {
         let own = [rounds()?.to_string(), by_size(TURN_S, "0.2").to_owned()];
         measured_by("bench-valkey", self.arguments.iter().cloned().chain(own))
     }
+}
 
-    fn add_rows(&self, sides: &Sides, report: &mut Report) {
-        let figures: [(&str, &'static str, Figure); 3] = [
-            ("requests", "1/s", |turn| turn.per_second),
-            ("99th percentile", "us", |turn| turn.p99_us),
-            ("memory", "MiB", |turn| turn.memory_mib),
-        ];
-        for ours in self.ours {
-            for other in self.others {
-                for (what, unit, figure) in figures {
-                    let (Some(mine), Some(theirs)) =
-                        (middle(sides, ours, figure), middle(sides, other, figure))
-                    else {
-                        continue;
-                    };
-                    let metric = format!("{}: {what}, {ours}", self.name);
-                    report.rows.push(Row::new(BENCH, metric, unit, mine, (*other, theirs)));
-                }
+/// Adds rows with the figures of each of `ours` beside those of each of `others`.
+pub fn add_rows(
+    bench: &'static str,
+    cell: &str,
+    (ours, others): (&[&str], &[&str]),
+    sides: &Sides,
+    report: &mut Report,
+) {
+    let figures: [(&str, &'static str, Figure); 3] = [
+        ("requests", "1/s", |turn| turn.per_second),
+        ("99th percentile", "us", |turn| turn.p99_us),
+        ("memory", "MiB", |turn| turn.memory_mib),
+    ];
+    for mine in ours {
+        for other in others.iter().filter(|other| *other != mine) {
+            for (what, unit, figure) in figures {
+                let middles = (middle(sides, mine, figure), middle(sides, other, figure));
+                let (Some(own), Some(theirs)) = middles else { continue };
+                let metric = format!("{cell}: {what}, {mine}");
+                report.rows.push(Row::new(bench, metric, unit, own, (*other, theirs)));
             }
         }
     }
@@ -149,7 +153,7 @@ pub fn run() -> anyhow::Result<Report> {
         eprintln!("{}", cell.name);
         let measured = cell.measure();
         if let Some(sides) = report.keep(&cell.name, measured) {
-            cell.add_rows(&sides, &mut report);
+            add_rows(BENCH, &cell.name, (cell.ours, cell.others), &sides, &mut report);
         }
     }
     Ok(report)
