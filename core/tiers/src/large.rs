@@ -43,6 +43,9 @@ fn groups(frames: usize) -> impl DoubleEndedIterator<Item = Range<usize>> + Exac
     })
 }
 
+/// Frames that are taken at a time: those of a chunk.
+const FRAMES_AHEAD: usize = 64;
+
 impl<'a> Large<'a> {
     /// Stores a value of `length` bytes, which `fill` writes part by part: a whole page each, and the rest.
     /// With a sharing domain, its pages share frames with equal ones. Gives the number of the first cell of
@@ -60,8 +63,14 @@ impl<'a> Large<'a> {
             fill(length - rest, &mut page[..rest]);
         }
         let rest_at = self.store_rest(lane, &page[..rest])?;
+        let mut ahead = Ahead::new(self.arena, lane, length / PAGE_BYTES);
         let frame = |number: usize| match domain {
-            None => self.arena.store_page(lane, |frame| fill(number * PAGE_BYTES, frame)),
+            None => {
+                let frame = ahead.next()?;
+                // SAFETY: the frame was just taken, so nobody else knows it.
+                fill(number * PAGE_BYTES, unsafe { self.arena.content_mut(frame) });
+                Some(frame)
+            }
             Some(domain) => {
                 fill(number * PAGE_BYTES, &mut page);
                 self.arena.store_shared(lane, domain, &page).map(|(frame, _)| frame)
@@ -322,6 +331,39 @@ impl<'a> Large<'a> {
             }
             cell = word(content, head - 1);
         }
+    }
+}
+
+/// Frames for the pages of a value, taken some at a time before they are filled.
+struct Ahead<'a> {
+    arena: &'a Arena,
+    lane: usize,
+    frames: [u32; FRAMES_AHEAD],
+    /// Which of them are taken and not given out yet.
+    taken: Range<usize>,
+    /// Pages of the value for which no frame was taken yet.
+    missing: usize,
+}
+
+impl<'a> Ahead<'a> {
+    const fn new(arena: &'a Arena, lane: usize, pages: usize) -> Self {
+        Self { arena, lane, frames: [NONE; FRAMES_AHEAD], taken: 0..0, missing: pages }
+    }
+
+    /// A frame for the next page, with one reference; `None` when memory is out.
+    fn next(&mut self) -> Option<u32> {
+        if self.taken.is_empty() {
+            let places = &mut self.frames[..self.missing.min(FRAMES_AHEAD)];
+            self.taken = 0..self.arena.store_several_later(self.lane, places);
+            self.missing -= self.taken.len();
+        }
+        self.taken.next().map(|at| self.frames[at])
+    }
+}
+
+impl Drop for Ahead<'_> {
+    fn drop(&mut self) {
+        self.taken.clone().for_each(|at| self.arena.release(self.frames[at]));
     }
 }
 

@@ -110,6 +110,29 @@ fn a_reader_that_is_one_too_many_leaves_no_trace() {
 }
 
 #[test]
+fn a_long_value_that_memory_is_out_for_gives_all_back() {
+    const PAGES: usize = 1600;
+    for backing in BACKINGS {
+        let (arena, cells) = (arena(backing), Cells::default());
+        let large = Large { arena: &arena, cells: &cells };
+        let all = || std::iter::from_fn(|| arena.store(0, &[7; PAGE_BYTES])).collect::<Vec<_>>();
+        let mut frames = all();
+        assert!(frames.len() > PAGES, "the arena is too small for the test");
+        // Every other frame, so that there is room for pages, and none for the cells of a map, which take several.
+        for free in (1..200).chain([700]) {
+            (0..free).for_each(|at| arena.release(frames.swap_remove(at)));
+            assert_eq!(large.store(0, None, PAGES * PAGE_BYTES, &mut |_, part| part.fill(3)), None);
+            let again = all();
+            // The cells of a map keep the last chunk that they took.
+            let kept = (free - again.len()) * PAGE_BYTES;
+            assert!(kept == 0 || kept == CHUNK_BYTES, "{kept} bytes of {free} pages are lost");
+            frames.extend(again);
+            frames.sort_unstable();
+        }
+    }
+}
+
+#[test]
 fn empty_chunks_go_back_to_the_host_and_read_as_zeros_later() {
     for backing in BACKINGS {
         let arena = arena(backing);

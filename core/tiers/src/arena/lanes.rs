@@ -83,6 +83,17 @@ impl Arena {
         self.take_free_of(&mut self.lanes[lane].0.lock())
     }
 
+    /// Takes free frames of a lane, as many as it has and there are places. Returns their number.
+    pub(super) fn take_several(&self, lane: usize, places: &mut [u32]) -> usize {
+        let mut head = self.lanes[lane % LANES].0.lock();
+        let taken = places.iter_mut().map_while(|place| {
+            let (chunk, bit) = self.take_free_of(&mut head)?;
+            *place = chunk * CHUNK_FRAMES + bit;
+            Some(())
+        });
+        taken.count()
+    }
+
     pub(super) fn take_free_of(&self, head: &mut Lane) -> Option<(u32, u32)> {
         let chunk = head.first;
         if chunk == NONE {
