@@ -16,6 +16,10 @@ const FLOOR: &str = "memcpy";
 const OURS: [&str; 5] = ["ring", "embedded", "network", "connector-1", "connector-8"];
 /// LMCache's own connector, with this many connections.
 const OTHERS: [&str; 2] = ["redis-1", "redis-8"];
+/// The floor's copies of a page each. A store whose pages lie apart copies no faster, and fills memory that is new to it
+/// no faster than the kernel clears it.
+const PAGE_COPIES: [(&str, &str); 2] =
+    [("pages", "memcpy page by page"), ("fresh", "memcpy page by page into fresh memory")];
 /// The goal for a lookup of 1,000 keys in one call, ms.
 const LOOKUP_MS: f64 = 0.3;
 
@@ -69,6 +73,14 @@ fn measure(sides: &[&str]) -> anyhow::Result<Figures> {
 
 /// Adds a row for each of our rates compared with `memcpy`, and for our connector compared with LMCache's own.
 fn add_rows(figures: &Figures, report: &mut Report) {
+    for (copy, name) in PAGE_COPIES {
+        for &bytes in figures.gigabytes_s.get(FLOOR).into_iter().flat_map(BTreeMap::keys).take(1) {
+            let rate = |direction| figures.rate(FLOOR, bytes, direction);
+            if let (Some(pages), Some(whole)) = (rate(copy), rate("copy")) {
+                report.rows.push(Row::new(BENCH, name, "GB/s", pages, (FLOOR, whole)));
+            }
+        }
+    }
     for side in OURS {
         for (&bytes, directions) in figures.gigabytes_s.get(side).into_iter().flatten() {
             for direction in directions.keys() {

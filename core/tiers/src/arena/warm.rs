@@ -6,7 +6,7 @@ use crate::budget::Use;
 use crate::sync::{Lock, Ordering};
 
 /// Largest part of all memory that is kept.
-const KEPT_PART: u64 = 16;
+const KEPT_PART: u64 = 8;
 /// Most kept bytes.
 const KEPT_BYTES_MAX: u64 = 128 << 20;
 
