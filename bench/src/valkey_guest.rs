@@ -19,7 +19,7 @@ const SET_PERCENT: &str = "10";
 /// Requests in flight.
 const DEPTH: &str = "16";
 /// Seconds of one distribution in a side's turn.
-const TURN_S: &str = "2";
+const TURN_S: &str = "3";
 const OURS: [&str; 2] = ["module", "tmem disk"];
 const OTHERS: [&str; 3] = ["tmem disk", "disk", "zram"];
 
