@@ -14,7 +14,7 @@ const CHANGELOG: &str = "CHANGELOG.md";
 const LAYOUT_HEADING: &str = "## Layout of a kept store";
 const STORE: (&str, &str) = ("core/store/src/tables.rs", "LAYOUT");
 /// The start of a row's first cell, and the file and constant with its number.
-const NUMBERS: [(&str, (&str, &str)); 12] = [
+const NUMBERS: [(&str, (&str, &str)); 13] = [
     ("a daemon and the store", STORE),
     ("a daemon and the clients that it keeps", ("control/directory/src/journal.rs", "VERSION")),
     ("a program and the daemon, over the ring", ("core/wire/src/ring.rs", "VERSION")),
@@ -22,6 +22,7 @@ const NUMBERS: [(&str, (&str, &str)); 12] = [
     ("`spillway run` and its library", ("pager/src/tree.rs", "VERSION")),
     ("a host and `spillway-agent` in a guest", ("control/guests/src/agent.rs", "VERSION")),
     ("a host and `spillway-agent`, for windows", ("control/guests/src/window.rs", "VERSION")),
+    ("a program in a guest and", ("core/wire/src/ring.rs", "PART_VERSION")),
     ("`spillway client export`", ("control/directory/src/stream.rs", "STREAM_VERSION")),
     ("a daemon and the map of a", ("frontends/vhost-user-blk/src/map.rs", "VERSION")),
     ("the commands and the HTTP interface", ("control/api/src/daemon.rs", "API_VERSION")),

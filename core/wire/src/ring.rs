@@ -4,12 +4,17 @@
 //! area. The queues hold NVMe commands and completions. A command's data pointer is a data block with
 //! an offset into the data area. docs/ring.md describes the whole protocol.
 
+use core::num::NonZeroU32;
+
 use crate::Error;
 use crate::bytes::{array_at, head, put, u16_at, u32_at, u64_at};
 use crate::nvme::{COMMAND_BYTES, COMPLETION_BYTES, DataPointer};
 
 /// The version of hello, welcome and region.
 pub const VERSION: u16 = 1;
+/// The version in the hello of a program in a guest that finds its window anywhere in the file ([`Welcome::Part`]).
+/// Agents ignore versions that they do not know.
+pub const PART_VERSION: u16 = 2;
 /// Most commands in flight on one ring.
 pub const DEPTH_MAX: u16 = 256;
 /// Largest data area, bytes: a value of the greatest length, and a page for each command.
@@ -35,6 +40,9 @@ pub mod control {
     pub const SERVER_ASLEEP: usize = 0x40;
     /// 1 while the client sleeps and needs a wake-up. The client sets it, the server clears it.
     pub const CLIENT_ASLEEP: usize = 0x80;
+    /// In a window on a guest's device: the 64-bit number by which the host recognizes that the agent and it have the same
+    /// memory. The agent writes it before it asks the host, and clears it before a program gets the window.
+    pub const PROOF: usize = 0xc0;
 }
 
 /// The sizes of a ring. They determine all offsets.
@@ -138,7 +146,7 @@ pub const fn data(offset: u32, bytes: u32) -> DataPointer {
 /// The client's first message, and the only one besides wake-ups: its version, and the sizes that it wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// [`VERSION`].
+    /// [`VERSION`], or to a guest's agent [`PART_VERSION`].
     pub version: u16,
     /// The wanted depth.
     pub depth: u16,
@@ -186,6 +194,15 @@ pub enum Welcome {
         geometry: Geometry,
         /// The server's random number. Two rings with the same number lead to the same store.
         instance: u64,
+    },
+    /// As [`Self::Granted`], but the region does not lie at the start of the file: a window in a part of a guest's device.
+    Part {
+        /// The sizes of the ring.
+        geometry: Geometry,
+        /// The server's random number.
+        instance: u64,
+        /// Where in the file the region starts, in huge pages.
+        first: NonZeroU32,
     },
     /// The client gets no ring.
     Refused(Reason),
@@ -260,7 +277,11 @@ impl Welcome {
         match u16_at(bytes, 10) {
             0 if u16_at(bytes, 8) == VERSION => {
                 let geometry = Geometry::new(u16_at(bytes, 12), u32_at(bytes, 16))?;
-                Ok(Self::Granted { geometry, instance: u64_at(bytes, 24) })
+                let instance = u64_at(bytes, 24);
+                Ok(match NonZeroU32::new(u32_at(bytes, 20)) {
+                    None => Self::Granted { geometry, instance },
+                    Some(first) => Self::Part { geometry, instance, first },
+                })
             }
             0 => Err(Error::Field("ring version")),
             number => {
@@ -275,12 +296,15 @@ impl Welcome {
         put(&mut bytes, 0, &HELLO_MAGIC);
         put(&mut bytes, 8, &VERSION.to_le_bytes());
         match self {
-            Self::Granted { geometry, instance } => {
+            Self::Granted { geometry, instance } | Self::Part { geometry, instance, .. } => {
                 put(&mut bytes, 12, &geometry.depth.to_le_bytes());
                 put(&mut bytes, 16, &geometry.data_bytes.to_le_bytes());
                 put(&mut bytes, 24, &instance.to_le_bytes());
             }
             Self::Refused(reason) => put(&mut bytes, 10, &(*reason as u16).to_le_bytes()),
+        }
+        if let Self::Part { first, .. } = self {
+            put(&mut bytes, 20, &first.get().to_le_bytes());
         }
         bytes
     }
@@ -296,7 +320,8 @@ mod tests {
             for data_bytes in [PAGE, 64 * PAGE, DATA_BYTES_MAX] {
                 let ring = Geometry::new(depth, data_bytes).unwrap();
                 let depth = u32::from(depth);
-                assert!(control::CLIENT_ASLEEP + 4 <= ring.command_at(0));
+                assert!(control::CLIENT_ASLEEP + 4 <= control::PROOF);
+                assert!(control::PROOF + 8 <= ring.command_at(0));
                 assert!(ring.command_at(depth - 1) + COMMAND_BYTES <= ring.completion_at(0));
                 assert!(ring.completion_at(depth - 1) + COMPLETION_BYTES <= ring.data_at());
                 assert_eq!(ring.data_at() + data_bytes as usize, ring.region_bytes());
@@ -363,6 +388,9 @@ mod tests {
         let geometry = Geometry::new(64, 1 << 20).unwrap();
         let granted = Welcome::Granted { geometry, instance: 7 << 40 };
         assert_eq!(Welcome::decode(&granted.encode()), Ok(granted));
+        let first = NonZeroU32::new(u32::MAX).unwrap();
+        let part = Welcome::Part { geometry, instance: 7 << 40, first };
+        assert_eq!(Welcome::decode(&part.encode()), Ok(part));
         for reason in [
             Reason::Version,
             Reason::Unknown,

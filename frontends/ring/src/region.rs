@@ -113,21 +113,24 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps a window as a program of the guest: a file of huge pages that the guest's agent lends.
+    /// Maps a window as a program of the guest: a file of huge pages, or a device's memory, that the guest's agent lends.
+    /// The window starts at page `first` of the file.
     ///
     /// # Errors
     /// If the file is shorter than `geometry`; those of mmap(2).
-    pub fn map_window(file: impl AsFd, geometry: Geometry) -> io::Result<Self> {
+    pub fn map_window(file: impl AsFd, first: u32, geometry: Geometry) -> io::Result<Self> {
         let bytes = geometry.window_pages() * WINDOW_PAGE_BYTES;
-        if rustix::fs::fstat(&file)?.st_size < bytes as i64 {
+        let offset = u64::from(first) * WINDOW_PAGE_BYTES as u64;
+        let end = offset + bytes as u64;
+        if (rustix::fs::fstat(&file)?.st_size as u64) < end {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the window is too short"));
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice. The agent could shorten the file; it is trusted
         // like the kernel.
         let base = unsafe {
-            let base =
-                rustix::mm::mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)?;
+            let flags = MapFlags::SHARED;
+            let base = rustix::mm::mmap(ptr::null_mut(), bytes, access, flags, &file, offset)?;
             // This advice changes no byte.
             rustix::mm::madvise(base, bytes, Advice::LinuxDontDump)?;
             base
@@ -430,6 +433,13 @@ mod tests {
         assert_eq!(byte[0], b'l');
         for wrong in [&[0][..], &[0, 8 * page], &[0, page + 4096], &[0, u64::MAX - page + 1]] {
             assert!(Region::map_guest(&memory, wrong, geometry).is_err(), "{wrong:?}");
+        }
+        let program = Region::map_window(&memory, 6, geometry).unwrap();
+        program.write(0, b"part");
+        rustix::io::pread(&memory, &mut byte[..4], 6 * page + geometry.data_at() as u64).unwrap();
+        assert_eq!(&byte[..4], b"part");
+        for wrong in [7, 8, u32::MAX] {
+            assert!(Region::map_window(&memory, wrong, geometry).is_err(), "{wrong}");
         }
     }
 

@@ -13,7 +13,7 @@ use rustix::net::{
     SocketFlags, SocketType, recvmsg, send, socket_with,
 };
 use spillway_ring::Region;
-use spillway_wire::ring::{Geometry, Hello, VERSION, Welcome};
+use spillway_wire::ring::{Geometry, Hello, PART_VERSION, VERSION, Welcome};
 
 use crate::Error;
 
@@ -70,10 +70,14 @@ pub fn connect(
     let failed =
         |source: std::io::Error| Error::Connect { peer: path.display().to_string(), source };
     let io = |errno: Errno| failed(errno.into());
-    let (kind, stranger) = match peer {
-        Peer::Daemon(_) => (SocketType::SEQPACKET, "the listener there is not a Spillway daemon"),
+    let (kind, version, stranger) = match peer {
+        Peer::Daemon(_) => {
+            (SocketType::SEQPACKET, VERSION, "the listener there is not a Spillway daemon")
+        }
         // Its other messages are lines of text.
-        Peer::Agent { .. } => (SocketType::STREAM, "the listener there lends no windows"),
+        Peer::Agent { .. } => {
+            (SocketType::STREAM, PART_VERSION, "the listener there lends no windows")
+        }
     };
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).map_err(io)?;
     set_socket_timeout(&socket, Timeout::Recv, Some(timeout)).map_err(io)?;
@@ -82,7 +86,7 @@ pub fn connect(
     let address = SocketAddrUnix::new(path).map_err(io)?;
     rustix::net::connect(&socket, &address).map_err(io)?;
     // A client that is refused at once finds the socket closed, with the reason in it.
-    let hello = Hello { version: VERSION, depth, data_bytes }.encode();
+    let hello = Hello { version, depth, data_bytes }.encode();
     let sent = send(&socket, &hello, SendFlags::NOSIGNAL);
     let mut bytes = [0; Welcome::BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -106,19 +110,19 @@ pub fn connect(
         _ => None,
     });
     let wrong = || failed(std::io::Error::other(stranger));
-    match (Welcome::decode(&bytes[..length]).map_err(|_| wrong())?, file) {
-        (Welcome::Granted { geometry, instance }, Some(file)) => Ok(Connected {
-            socket,
-            region: match peer {
-                Peer::Daemon(_) => Region::map(&file, geometry),
-                Peer::Agent { .. } => Region::map_window(&file, geometry),
-            }
-            .map_err(failed)?,
-            instance,
-        }),
-        (Welcome::Granted { .. }, None) => Err(wrong()),
-        (Welcome::Refused(reason), _) => {
-            Err(Error::Refused { peer: path.display().to_string(), why: reason.text() })
+    let (geometry, instance, first) = match Welcome::decode(&bytes[..length]) {
+        Ok(Welcome::Granted { geometry, instance }) => (geometry, instance, 0),
+        Ok(Welcome::Part { geometry, instance, first }) => (geometry, instance, first.get()),
+        Ok(Welcome::Refused(reason)) => {
+            return Err(Error::Refused { peer: path.display().to_string(), why: reason.text() });
         }
-    }
+        Err(_) => return Err(wrong()),
+    };
+    let file = file.ok_or_else(wrong)?;
+    let region = match peer {
+        Peer::Daemon(_) if first == 0 => Region::map(&file, geometry),
+        Peer::Daemon(_) => return Err(wrong()),
+        Peer::Agent { .. } => Region::map_window(&file, first, geometry),
+    };
+    Ok(Connected { socket, region: region.map_err(failed)?, instance })
 }

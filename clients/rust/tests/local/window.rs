@@ -88,7 +88,7 @@ fn a_window_that_is_kept_busy_ends_all_the_same() {
     ftruncate(&memory, PAGE).unwrap();
     let map = |geometry| Region::map_guest(&memory, &[0], geometry);
     let attached = server.attach("guest", hello, map).unwrap();
-    let guest = Region::map_window(&memory, attached.geometry).unwrap();
+    let guest = Region::map_window(&memory, 0, attached.geometry).unwrap();
     let busy = thread::spawn(move || {
         // Commands of zeros, as fast as the server takes them. It answers them with an error.
         for count in 1..u32::MAX {
