@@ -20,6 +20,10 @@ pub struct Run {
     /// Mount point of a hugetlbfs with 2 MiB pages, for windows; `none` for no windows.
     #[arg(long, value_name = "PATH", default_value = "/dev/hugepages")]
     pub hugetlbfs: PathBuf,
+    /// The user, by number, whose programs get windows in the guest's ivshmem device, if it has one. They can
+    /// map all of the device's memory; windows of other users lie in guest memory.
+    #[arg(long, value_name = "UID", default_value_t = 0)]
+    pub ivshmem_uid: u32,
     /// The control group that must not use up the reserve, or `none`.
     #[arg(long, value_name = "NAME", default_value = "user.slice")]
     pub cgroup: PathBuf,

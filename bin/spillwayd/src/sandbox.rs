@@ -168,6 +168,7 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
     let files = AccessFs::from_all(LANDLOCK);
     let reads = AccessFs::ReadFile | AccessFs::ReadDir;
     let changes = AccessFs::from_all(LANDLOCK) & !AccessFs::Execute;
+    let content = AccessFs::ReadFile | AccessFs::WriteFile;
     // Lenders' addresses come in their messages.
     let net = match config.lend.is_on() {
         true => AccessNet::BindTcp.into(),
@@ -181,6 +182,7 @@ fn restrict_files(config: &Config, file: Option<&Path>) -> anyhow::Result<()> {
         .create()?
         .add_rules(path_beneath_rules(read_again(config, file), reads))?
         .add_rules(path_beneath_rules(changed(config), changes))?
+        .add_rules(path_beneath_rules(devices(config), content))?
         .restrict_self()?;
     if status.ruleset == RulesetStatus::NotEnforced {
         tracing::warn!(
@@ -227,6 +229,12 @@ fn changed(config: &Config) -> Vec<PathBuf> {
         dirs.extend(config.sections.dir.clone());
     }
     dirs
+}
+
+/// Directories of the files of guests' devices, which QEMU may create after the daemon has started.
+fn devices(config: &Config) -> Vec<PathBuf> {
+    let files = config.vms.iter().filter_map(|vm| vm.device(&config.listen));
+    files.map(|path| parent(&path)).collect()
 }
 
 #[cfg(test)]

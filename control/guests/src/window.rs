@@ -23,7 +23,7 @@
 //!
 //! A page belongs to the host from open until refused, closed, or the cleared that answers a later hello: until then
 //! the agent does not return it to the guest's kernel. A guest's messages are not trusted: this module limits the
-//! numbers, and addresses are checked against the memory layout from the VM's monitor.
+//! numbers, and addresses are checked against the memory layout from the VM's monitor, or the length of the device's file.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 
@@ -54,6 +54,9 @@ pub enum FromHost {
     Cleared {
         /// The hello's.
         nonce: u64,
+        /// Whether the host has the file of the guest's ivshmem device: then windows may lie there ([`Place::Device`]).
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        has_device: bool,
     },
     /// A window is served.
     Opened {
@@ -103,9 +106,9 @@ pub enum FromGuest {
     Open {
         /// Its number, which no other window has since the last hello.
         id: u64,
-        /// The place of each of its huge pages: the guest-physical address divided by 2 MiB.
-        #[serde(deserialize_with = "pages")]
-        pages: Vec<u64>,
+        /// Where its huge pages lie.
+        #[serde(flatten)]
+        place: Place,
         /// Requested commands in flight.
         depth: u16,
         /// Requested bytes of the data area.
@@ -121,6 +124,37 @@ pub enum FromGuest {
         /// The window's.
         id: u64,
     },
+}
+
+/// Where a window's huge pages lie.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// In the guest's memory: the guest-physical address of each, divided by 2 MiB.
+    Pages(#[serde(deserialize_with = "pages")] Vec<u64>),
+    /// In the guest's ivshmem device. A host that does not know such windows takes this for no message.
+    Device {
+        /// The offset of each in the device's memory, divided by 2 MiB.
+        #[serde(deserialize_with = "pages")]
+        pages: Vec<u64>,
+        /// The number that the first page contains (`PROOF` of spillway-wire's control words).
+        proof: u64,
+    },
+}
+
+impl Place {
+    /// The numbers of its pages.
+    pub fn pages(&self) -> &[u64] {
+        match self {
+            Self::Pages(pages) | Self::Device { pages, .. } => pages,
+        }
+    }
+
+    /// Whether they have a page in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+            && self.pages().iter().any(|page| other.pages().contains(page))
+    }
 }
 
 impl FromHost {
@@ -168,9 +202,11 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written() {
         let pages = vec![PAGE_MAX - 1; PAGES_MAX];
+        let device = Place::Device { pages: pages.clone(), proof: u64::MAX };
         for said in [
             FromGuest::Hello { version: VERSION, nonce: u64::MAX },
-            FromGuest::Open { id: u64::MAX, pages, depth: 64, data_bytes: u32::MAX },
+            FromGuest::Open { id: u64::MAX, place: device, depth: 256, data_bytes: u32::MAX },
+            FromGuest::Open { id: 1, place: Place::Pages(pages), depth: 64, data_bytes: 4096 },
             FromGuest::Close { id: 1 },
             FromGuest::Wake { id: 1 },
         ] {
@@ -180,7 +216,8 @@ mod tests {
         }
         for said in [
             FromHost::Greet { version: VERSION },
-            FromHost::Cleared { nonce: 7 },
+            FromHost::Cleared { nonce: 7, has_device: false },
+            FromHost::Cleared { nonce: 8, has_device: true },
             FromHost::Opened { id: 1, depth: 64, data_bytes: 4096, instance: u64::MAX },
             FromHost::Refused { id: 1, reason: 4, why: Some("why not".into()) },
             FromHost::Closed { id: 1 },
@@ -200,9 +237,33 @@ mod tests {
             r#"{"open":{"id":1,"pages":[-1],"depth":64,"data_bytes":4096}}"#,
             r#"{"open":{"id":1,"pages":[1],"depth":65536,"data_bytes":4096}}"#,
             r#"{"open":{"id":1,"pages":[1]}}"#,
+            r#"{"open":{"id":1,"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"device":[1],"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"device":{"pages":[1]},"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"device":{"pages":[],"proof":1},"depth":64,"data_bytes":4096}}"#,
+            r#"{"open":{"id":1,"device":{"pages":[2147483648],"proof":1},"depth":64,"data_bytes":4096}}"#,
         ] {
             assert!(matches!(FromGuest::decode(line.as_bytes()), Err(Error::Message(_))), "{line}");
         }
+    }
+
+    #[test]
+    fn a_window_in_the_guest_s_memory_is_asked_for_as_before_there_were_devices() {
+        let open =
+            FromGuest::Open { id: 1, place: Place::Pages(vec![7]), depth: 64, data_bytes: 4096 };
+        let line = r#"{"open":{"id":1,"pages":[7],"depth":64,"data_bytes":4096}}"#;
+        assert_eq!(open.encode(), format!("{line}\n").as_bytes());
+        let cleared = FromHost::Cleared { nonce: 7, has_device: false };
+        assert_eq!(cleared.encode(), b"{\"cleared\":{\"nonce\":7}}\n");
+    }
+
+    #[test]
+    fn pages_of_memory_and_of_the_device_with_one_number_are_two() {
+        let memory = Place::Pages(vec![1, 2]);
+        let device = Place::Device { pages: vec![1, 2], proof: 3 };
+        let other = Place::Device { pages: vec![2], proof: 4 };
+        assert!(memory.overlaps(&memory) && device.overlaps(&other));
+        assert!(!memory.overlaps(&device) && !Place::Pages(vec![3]).overlaps(&memory));
     }
 
     proptest! {

@@ -72,6 +72,7 @@ impl Guest {
             socket: folder.path().join("socket"),
             windows_port: folder.path().join("no-port"),
             hugetlbfs: "none".into(),
+            ivshmem_uid: 0,
             cgroup: cgroup.into(),
             keep_overcommit: false,
             state: StateFile { path: folder.path().join("memory.high") },

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use spillway_wire::ring::{Hello, Reason, WAKE, Welcome};
 
-use super::pages::Window;
+use super::memory::Held;
 
 /// Most wake-ups per read: several count as one.
 const WAKES_MAX: usize = 64;
@@ -61,7 +61,7 @@ pub enum Heard {
 #[derive(Debug)]
 pub struct Lent {
     pub user: u32,
-    pub window: Window,
+    pub held: Held,
     hello: Hello,
     stream: Option<UnixStream>,
     state: WindowState,
@@ -69,9 +69,9 @@ pub struct Lent {
 
 impl Lent {
     /// Creates a window for a program. The host may answer until this time.
-    pub fn new(borrower: Borrower, window: Window, until: Duration) -> Self {
+    pub fn new(borrower: Borrower, held: Held, until: Duration) -> Self {
         let Borrower { user, stream, hello } = borrower;
-        Self { user, window, hello, stream: Some(stream), state: WindowState::Asked(until) }
+        Self { user, held, hello, stream: Some(stream), state: WindowState::Asked(until) }
     }
 
     pub fn is_ending(&self) -> bool {
@@ -103,7 +103,7 @@ impl Lent {
         };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        let files = [self.window.as_fd()];
+        let files = [self.held.as_fd()];
         let bytes = welcome.encode();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let is_sent = control.push(SendAncillaryMessage::ScmRights(&files))
@@ -149,13 +149,13 @@ impl Lent {
     }
 
     /// Its pages, once the host has released them.
-    pub fn into_window(self) -> Window {
-        self.window
+    pub fn into_held(self) -> Held {
+        self.held
     }
 
     /// The program, if it still waits, and the pages.
-    pub fn into_parts(self) -> (Option<Borrower>, Window) {
-        let Self { user, window, hello, stream, .. } = self;
-        (stream.map(|stream| Borrower { user, stream, hello }), window)
+    pub fn into_parts(self) -> (Option<Borrower>, Held) {
+        let Self { user, held, hello, stream, .. } = self;
+        (stream.map(|stream| Borrower { user, stream, hello }), held)
     }
 }

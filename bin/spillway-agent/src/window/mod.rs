@@ -1,15 +1,20 @@
-//! Windows: memory of this guest in which its programs and the host's store exchange values. A thread of its own lends
-//! them: it allocates pages, asks the host to map them, passes them to programs, forwards wake-ups, and frees no page
-//! before the host reports that it has released it. docs/adr/0030-windows-in-the-guests-memory.md explains why.
+//! Windows: memory of this guest, or of its ivshmem device, in which its programs and the host's store exchange values. A
+//! thread of its own lends them: it finds pages, asks the host to map them, passes them to programs, forwards wake-ups, and
+//! frees no page before the host reports that it has released it. docs/adr/0030-windows-in-the-guests-memory.md explains
+//! why.
 
+mod device;
 mod holder;
 mod lent;
+mod memory;
 mod pages;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -18,17 +23,20 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFd;
 use rustix::process::setpriority_process;
 use spillway_guests::window::{FromGuest, FromHost, PORT, VERSION, WINDOWS_MAX};
-use spillway_wire::ring::{Geometry, Reason, WINDOW_PAGES_MAX, Welcome};
+use spillway_wire::ring::{Geometry, PART_VERSION, Reason, WINDOW_PAGES_MAX};
 
 use crate::options::Run;
 use crate::parse;
 use crate::port::{News, Port, readable, wait};
+use device::Device;
 pub use holder::hold;
 pub use lent::Borrower;
 use lent::{Heard, Lent};
+use memory::{Held, Memory};
 use pages::{PAGE_BYTES, Pages, random, run_name};
 
-/// Most huge pages of all windows together, and of one user. Only the first limit applies to root.
+/// Most huge pages of all windows together, and of one user. Only the first limit applies to root. A device may have
+/// as many pages in addition.
 const PAGES_MAX: u64 = 64;
 const PAGES_OF_USER_MAX: usize = 16;
 /// Windows take at most this part of the guest's memory.
@@ -81,7 +89,9 @@ pub struct Windows {
     bell: UnixStream,
     start: Instant,
     port: Port<FromHost>,
-    pages: Pages,
+    memory: Memory,
+    /// Whether the host maps the device.
+    has_device: bool,
     run: String,
     /// Exists from the first window on. When it closes, the holder knows that the agent has ended.
     holder: Option<UnixStream>,
@@ -106,29 +116,40 @@ impl Windows {
         }
         let opened = Self::try_open(options);
         if let Err(error) = &opened {
-            eprintln!(
-                "spillway-agent: no windows for programs: {}: {error}",
-                options.hugetlbfs.display()
-            );
+            eprintln!("spillway-agent: no windows for programs: {error}");
         }
         opened.ok()
     }
 
     fn try_open(options: &Run) -> io::Result<(Self, UnixStream)> {
-        let run = run_name()?;
-        let pages = Pages::open(&options.root, &options.hugetlbfs, run.clone())?;
-        let memory = fs::read_to_string(options.root.join("proc/meminfo"))?;
-        let part = parse::meminfo(&memory).total / MEMORY_PART / PAGE_BYTES;
+        let (run, root, mount) = (run_name()?, &options.root, &options.hugetlbfs);
+        let device = Device::find(root, options.ivshmem_uid).unwrap_or_else(|error| {
+            eprintln!("spillway-agent: no windows in the ivshmem device: {error}");
+            None
+        });
+        let pages = Pages::open(root, mount, run.clone())
+            .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", mount.display())));
+        let memory = match (pages, device) {
+            (Ok(pages), device) => Memory { pages: Some(pages), device },
+            (Err(error), None) => return Err(error),
+            (Err(error), device) => {
+                eprintln!("spillway-agent: windows in the ivshmem device only: {error}");
+                Memory { pages: None, device }
+            }
+        };
+        let meminfo = fs::read_to_string(root.join("proc/meminfo"))?;
+        let part = parse::meminfo(&meminfo).total / MEMORY_PART / PAGE_BYTES;
         let (bell, hears) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         hears.set_nonblocking(true)?;
-        let port = Port::new(&options.windows_port, &options.root, PORT, FromHost::decode);
+        let port = Port::new(&options.windows_port, root, PORT, FromHost::decode);
         let windows = Self {
             shared: Arc::default(),
             bell: hears,
             start: Instant::now(),
             port,
-            pages,
+            memory,
+            has_device: false,
             run,
             holder: None,
             pages_max: PAGES_MAX.min(part) as usize,
@@ -259,15 +280,16 @@ impl Windows {
                 }
                 self.greet();
             }
-            FromHost::Cleared { nonce } if self.nonce == Some(nonce) => {
+            FromHost::Cleared { nonce, has_device } if self.nonce == Some(nonce) => {
                 self.nonce = None;
                 let newer = self.lent.split_off(&self.first);
                 let old = std::mem::replace(&mut self.lent, newer);
                 for lent in old.into_values() {
-                    self.pages.give_back(lent.into_window());
+                    self.memory.give_back(lent.into_held());
                 }
-                self.pages.forget_others();
+                self.memory.forget_others();
                 self.is_clear = true;
+                self.compare_devices(has_device);
             }
             FromHost::Cleared { .. } => {}
             FromHost::Opened { id, depth, data_bytes, instance } => {
@@ -276,18 +298,12 @@ impl Windows {
             FromHost::Refused { id, reason, why } => {
                 if let Some(lent) = self.taken(id) {
                     let reason = Reason::of(reason).unwrap_or(Reason::Failed);
-                    self.note(format!(
-                        "the host refuses a window: {}",
-                        why.as_deref().unwrap_or(reason.text())
-                    ));
-                    let (borrower, window) = lent.into_parts();
-                    self.pages.give_back(window);
-                    borrower.into_iter().for_each(|it| it.refuse(reason));
+                    self.refused(lent, reason, why.as_deref());
                 }
             }
             FromHost::Closed { id } => {
                 if let Some(lent) = self.taken(id) {
-                    self.pages.give_back(lent.into_window());
+                    self.memory.give_back(lent.into_held());
                 }
             }
             FromHost::Wake { id } => {
@@ -307,65 +323,117 @@ impl Windows {
         self.lent.remove(&id)
     }
 
+    /// Uses the guest's device if the host has its file; reports what is missing.
+    fn compare_devices(&mut self, host_has_one: bool) {
+        self.has_device = host_has_one && self.memory.device.is_some();
+        match (host_has_one, &self.memory.device) {
+            (true, None) => self.note(
+                "the host has a file for an ivshmem device, but this guest has no such device: windows lie in guest memory"
+                    .into(),
+            ),
+            (false, Some(_)) => self.note(
+                "this guest has an ivshmem device, but the host's configuration names no file for it (ivshmem of [[vm]]): \
+                 windows lie in guest memory"
+                    .into(),
+            ),
+            _ => {}
+        }
+    }
+
     fn opened(&mut self, id: u64, depth: u16, data_bytes: u32, instance: u64) {
         let Some(lent) = self.lent.get_mut(&id).filter(|_| id >= self.first) else { return };
+        self.memory.hand_over(&lent.held);
         let geometry = Geometry::new(depth, data_bytes).ok();
         let is_good = geometry
-            .filter(|geometry| geometry.window_pages() <= lent.window.pages.len())
-            .is_some_and(|geometry| lent.welcome(&Welcome::Granted { geometry, instance }));
+            .filter(|geometry| geometry.window_pages() <= lent.held.count())
+            .is_some_and(|geometry| lent.welcome(&lent.held.welcome(geometry, instance)));
         if !is_good {
             lent.end();
             self.say(&FromGuest::Close { id });
         }
     }
 
-    /// Allocates a window for a program, and asks the host to serve it.
-    fn lend(&mut self, now: Duration, borrower: Borrower) {
-        let why = match borrower.pages() {
-            _ if !self.is_clear || self.shared.is_ending.load(Ordering::Relaxed) => {
-                Reason::HostAway
-            }
-            None => Reason::Limits,
-            Some(count) if !self.has_room(borrower.user, count) => {
-                self.note("windows have as many huge pages as they may have".into());
-                Reason::NoPages
-            }
-            Some(count) => {
-                // Allow twice as many: a returned page becomes free a moment later.
-                let allowed = self.pages.allow(2 * self.pages_max as u64);
-                let held = allowed.and_then(|()| self.start_holder());
-                match held.and_then(|()| self.pages.make(self.next, count)) {
-                    Ok(window) => return self.ask(now, borrower, window),
-                    Err(error) => {
-                        self.note(format!("no window of {count} huge pages: {error}"));
-                        Reason::NoPages
-                    }
-                }
-            }
-        };
-        borrower.refuse(why);
+    /// Tells the program, or tries guest memory if the host can't map the device.
+    fn refused(&mut self, lent: Lent, reason: Reason, why: Option<&str>) {
+        self.note(format!("the host refuses a window: {}", why.unwrap_or(reason.text())));
+        let (borrower, held) = lent.into_parts();
+        let was_on_device = held.is_on_device();
+        self.memory.give_back(held);
+        let Some(borrower) = borrower else { return };
+        if was_on_device && reason == Reason::NoWindows && self.is_clear {
+            return self.lend_from(self.start.elapsed(), borrower, Self::find_pages);
+        }
+        borrower.refuse(reason);
     }
 
-    fn ask(&mut self, now: Duration, borrower: Borrower, window: pages::Window) {
+    /// Finds a window for a program, and asks the host to serve it.
+    fn lend(&mut self, now: Duration, borrower: Borrower) {
+        self.lend_from(now, borrower, |windows, borrower, count| {
+            windows
+                .find_part(borrower, count)
+                .map_or_else(|| windows.find_pages(borrower, count), Ok)
+        });
+    }
+
+    /// [`Self::lend`] of what `find` finds.
+    fn lend_from(
+        &mut self,
+        now: Duration,
+        borrower: Borrower,
+        find: impl FnOnce(&mut Self, &Borrower, usize) -> Result<Held, Reason>,
+    ) {
+        let found = match borrower.pages() {
+            _ if !self.is_clear || self.shared.is_ending.load(Ordering::Relaxed) => {
+                Err(Reason::HostAway)
+            }
+            None => Err(Reason::Limits),
+            Some(count) => find(self, &borrower, count),
+        };
+        match found {
+            Ok(held) => self.ask(now, borrower, held),
+            Err(reason) => borrower.refuse(reason),
+        }
+    }
+
+    /// Pages of the device, for the user that may have them and a program that finds them there.
+    fn find_part(&mut self, borrower: &Borrower, count: usize) -> Option<Held> {
+        let device = self.memory.device.as_ref().filter(|_| self.has_device)?;
+        let may = borrower.user == device.user && borrower.hello.version >= PART_VERSION;
+        let has_room = self.lent.len() < WINDOWS_MAX;
+        if may && has_room { self.memory.lend_part(count) } else { None }
+    }
+
+    /// Pages of the guest's memory.
+    fn find_pages(&mut self, borrower: &Borrower, count: usize) -> Result<Held, Reason> {
+        if !self.has_room(borrower.user, count) {
+            self.note("windows have as many huge pages as they may have".into());
+            return Err(Reason::NoPages);
+        }
+        let (holder, run) = (&mut self.holder, &self.run);
+        let hold = |pins: &OwnedFd, folder: &Path| {
+            if holder.is_none() {
+                *holder = Some(holder::start(pins, folder, run)?);
+            }
+            Ok(())
+        };
+        self.memory.make(self.next, count, self.pages_max, hold).map_err(|error| {
+            self.note(format!("no window of {count} huge pages: {error}"));
+            Reason::NoPages
+        })
+    }
+
+    fn ask(&mut self, now: Duration, borrower: Borrower, held: Held) {
         let id = self.next;
         self.next += 1;
         let (depth, data_bytes) = (borrower.hello.depth, borrower.hello.data_bytes);
-        let pages = window.pages.clone();
-        self.lent.insert(id, Lent::new(borrower, window, now + OPEN_TIME));
-        self.say(&FromGuest::Open { id, pages, depth, data_bytes });
-    }
-
-    fn start_holder(&mut self) -> io::Result<()> {
-        if self.holder.is_none() {
-            let (pins, folder) = (self.pages.pins(), self.pages.folder());
-            self.holder = Some(holder::start(pins, folder, &self.run)?);
-        }
-        Ok(())
+        let place = held.place();
+        self.lent.insert(id, Lent::new(borrower, held, now + OPEN_TIME));
+        self.say(&FromGuest::Open { id, place, depth, data_bytes });
     }
 
     fn has_room(&self, user: u32, count: usize) -> bool {
         let pages = |of: &dyn Fn(&Lent) -> bool| -> usize {
-            self.lent.values().filter(|lent| of(lent)).map(|lent| lent.window.pages.len()).sum()
+            self.lent.values().filter(|lent| of(lent)).map(|lent| lent.held.guest_pages()).sum()
         };
         let is_root = user == 0;
         self.lent.len() < WINDOWS_MAX

@@ -1,9 +1,12 @@
 //! Tests of the windows against a host that the test plays.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use spillway_wire::ring::Hello;
+use spillway_wire::ring::{Hello, Welcome, control};
 
+use super::device::tests::{plug, word};
 use super::*;
 
 /// An agent in a folder that has lent one window without pages, and its program.
@@ -12,13 +15,15 @@ fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
     let ((_, bell), (stream, program)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
     stream.set_nonblocking(true).unwrap();
     let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
-    let lent = Lent::new(Borrower { user: 1000, stream, hello }, window, OPEN_TIME);
+    let held = Held::Pages(window);
+    let lent = Lent::new(Borrower { user: 1000, stream, hello }, held, OPEN_TIME);
     let windows = Windows {
         shared: Arc::default(),
         bell,
         start: Instant::now(),
         port: Port::new(&folder.join("port"), folder, PORT, FromHost::decode),
-        pages,
+        memory: Memory { pages: Some(pages), device: None },
+        has_device: false,
         run: String::new(),
         holder: None,
         pages_max: 1,
@@ -31,6 +36,12 @@ fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
         last_problem: String::new(),
     };
     (windows, program)
+}
+
+/// The window that is lent has so many pages.
+fn set_pages(windows: &mut Windows, count: usize) {
+    let Held::Pages(window) = &mut windows.lent.get_mut(&0).unwrap().held else { panic!() };
+    window.pages = vec![0; count];
 }
 
 #[test]
@@ -80,7 +91,7 @@ fn refusal(windows: &mut Windows, user: u32) -> (Vec<u8>, String) {
 fn a_window_that_ends_counts_until_the_host_has_let_go_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let (mut windows, program) = with_a_window(folder.path());
-    windows.lent.get_mut(&0).unwrap().window.pages = vec![0; PAGES_OF_USER_MAX];
+    set_pages(&mut windows, PAGES_OF_USER_MAX);
     drop(program);
     windows.hear_programs(Duration::ZERO);
     assert!(windows.lent[&0].is_ending());
@@ -110,12 +121,13 @@ fn pages_come_back_with_the_answer_to_the_last_hello_and_to_no_other() {
     let last = windows.nonce.unwrap();
     assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
     // Messages that the host sent before it read the last hello.
-    for said in [FromHost::Cleared { nonce: early }, FromHost::Closed { id: 0 }] {
+    for said in [FromHost::Cleared { nonce: early, has_device: false }, FromHost::Closed { id: 0 }]
+    {
         windows.hear(said);
         assert!(windows.lent.contains_key(&0) && folder.path().join("window").exists());
         assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::HostAway).encode());
     }
-    windows.hear(FromHost::Cleared { nonce: last });
+    windows.hear(FromHost::Cleared { nonce: last, has_device: false });
     assert!(windows.lent.is_empty() && !folder.path().join("window").exists());
     assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::NoPages).encode());
 }
@@ -131,7 +143,7 @@ fn a_ring_that_the_window_does_not_hold_is_handed_to_no_program() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let (mut windows, mut program) = with_a_window(folder.path());
-        windows.lent.get_mut(&0).unwrap().window.pages = vec![0];
+        set_pages(&mut windows, 1);
         windows.hear(FromHost::Opened { id: 0, depth, data_bytes, instance: 7 });
         assert_eq!(windows.lent[&0].is_ending(), !is_good, "{depth} {data_bytes}");
         let count = io::Read::read(&mut program, &mut [0; 64]).unwrap();
@@ -150,4 +162,103 @@ fn a_program_hears_that_the_host_has_not_answered_in_time() {
     io::Read::read_to_end(&mut program, &mut told).unwrap();
     assert_eq!(told, Welcome::Refused(Reason::HostAway).encode());
     assert!(windows.lent[&0].is_ending(), "the host may have its pages");
+}
+
+/// An agent of a guest whose device has 4 pages, as the host knows, and the device's memory.
+fn with_a_device(folder: &Path) -> (Windows, File) {
+    let memory = plug(folder, 4 * PAGE_BYTES);
+    let (mut windows, _) = with_a_window(folder);
+    windows.memory.device = Device::find(folder, 1000).unwrap();
+    windows.greet();
+    let nonce = windows.nonce.unwrap();
+    windows.hear(FromHost::Cleared { nonce, has_device: true });
+    (windows, memory)
+}
+
+/// A program that wants a window of one huge page: its socket.
+fn program(windows: &mut Windows, user: u32, version: u16) -> UnixStream {
+    let (stream, program) = UnixStream::pair().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let hello = Hello { version, depth: 64, data_bytes: 4096 };
+    windows.lend(Duration::ZERO, Borrower { user, stream, hello });
+    program
+}
+
+/// What a program has been told.
+fn told(program: &mut UnixStream) -> Welcome {
+    let mut bytes = [0; Welcome::BYTES];
+    io::Read::read_exact(program, &mut bytes).unwrap();
+    Welcome::decode(&bytes).unwrap()
+}
+
+#[test]
+fn only_programs_of_the_device_s_user_that_find_their_part_get_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, memory) = with_a_device(folder.path());
+    // There are no huge pages here.
+    for (user, version) in [(0, PART_VERSION), (1001, PART_VERSION), (1000, 1)] {
+        let mut program = program(&mut windows, user, version);
+        assert_eq!(told(&mut program), Welcome::Refused(Reason::NoPages), "{user} {version}");
+    }
+    let (mut first, mut second) =
+        (program(&mut windows, 1000, PART_VERSION), program(&mut windows, 1000, PART_VERSION));
+    assert!(word(&memory, 1, control::PROOF) != 0, "the host has nothing to look for");
+    let geometry = Geometry::new(64, 4096).unwrap();
+    for id in [1, 2] {
+        windows.hear(FromHost::Opened { id, depth: 64, data_bytes: 4096, instance: 7 });
+    }
+    let at = |first| Welcome::Part { geometry, instance: 7, first };
+    assert_eq!(told(&mut first), Welcome::Granted { geometry, instance: 7 });
+    assert_eq!(told(&mut second), at(1.try_into().unwrap()));
+    assert_eq!(word(&memory, 1, control::PROOF), 0, "the program would find it");
+    // It is killed. Its page is free when the host has released it, and clean.
+    memory.write_all_at(&[7; 8], 0).unwrap();
+    drop(first);
+    windows.hear_programs(Duration::ZERO);
+    assert_eq!(windows.memory.device.as_mut().unwrap().lend(1).unwrap().first, 2);
+    windows.hear(FromHost::Closed { id: 1 });
+    assert_eq!(word(&memory, 0, 0), 0);
+    assert_eq!(windows.memory.device.as_mut().unwrap().lend(1).unwrap().first, 0);
+}
+
+#[test]
+fn a_device_that_the_host_can_not_map_is_no_reason_to_have_no_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, _) = with_a_device(folder.path());
+    let mut waits = program(&mut windows, 1000, PART_VERSION);
+    assert!(windows.lent[&1].held.is_on_device());
+    let refused = |reason: Reason| FromHost::Refused { id: 1, reason: reason as u16, why: None };
+    windows.hear(refused(Reason::NoWindows));
+    // It was tried: there are no huge pages here.
+    assert_eq!(told(&mut waits), Welcome::Refused(Reason::NoPages));
+    assert!(windows.lent.is_empty());
+    assert_eq!(windows.memory.device.as_mut().unwrap().lend(4).unwrap().first, 0);
+    let (mut windows, _) = with_a_device(folder.path());
+    let mut waits = program(&mut windows, 1000, PART_VERSION);
+    windows.hear(refused(Reason::Limits));
+    assert_eq!(told(&mut waits), Welcome::Refused(Reason::Limits));
+}
+
+#[test]
+fn a_device_of_one_side_alone_is_said_and_not_used() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, _) = with_a_device(folder.path());
+    let mut answer = |has_device| {
+        windows.last_problem.clear();
+        windows.greet();
+        let nonce = windows.nonce.unwrap();
+        windows.hear(FromHost::Cleared { nonce, has_device });
+        let program = program(&mut windows, 1000, PART_VERSION);
+        drop(program);
+        windows.last_problem.clone()
+    };
+    assert_eq!(answer(true), "");
+    assert!(answer(false).starts_with("no window of 1 huge pages"));
+    windows.memory.device = None;
+    windows.compare_devices(true);
+    assert!(windows.last_problem.contains("no such device"), "{}", windows.last_problem);
+    windows.memory.device = Device::find(folder.path(), 1000).unwrap();
+    windows.compare_devices(false);
+    assert!(windows.last_problem.contains("names no file for it"), "{}", windows.last_problem);
+    assert!(!windows.has_device);
 }

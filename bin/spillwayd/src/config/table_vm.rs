@@ -42,7 +42,7 @@ pub static SECTIONS: [Setting<Sections>; 5] = [
 ];
 
 /// `[[vm]]`
-pub static VM: [Setting<Vm>; 18] = [
+pub static VM: [Setting<Vm>; 19] = [
     fixed("name", "", Text(|v| &mut v.name), "The name of the guest. Required."),
     fixed(
         "qmp",
@@ -79,6 +79,12 @@ pub static VM: [Setting<Vm>; 18] = [
         r#""""#,
         Path(|v| &mut v.windows),
         "Unix socket of the windows' channel. Default: `NAME.windows.sock` in `listen.dir`.",
+    ),
+    fixed(
+        "ivshmem",
+        r#""""#,
+        Path(|v| &mut v.ivshmem),
+        "File of the guest's ivshmem device, in which windows may lie instead of guest memory (docs/clients.md). No other VM can have the same file.",
     ),
     fixed(
         "boot",

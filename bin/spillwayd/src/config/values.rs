@@ -433,6 +433,7 @@ pub struct Vm {
     pub agent: Option<PathBuf>,
     pub client: String,
     pub windows: Option<PathBuf>,
+    pub ivshmem: Option<PathBuf>,
     pub boot_bytes: u64,
     pub least_bytes: Option<u64>,
     pub most_bytes: u64,
@@ -483,6 +484,11 @@ impl Vm {
         let usual = || PathBuf::from(format!("{}.windows.sock", self.name));
         let path = listen.path(&self.windows.clone().unwrap_or_else(usual));
         (!self.client.is_empty()).then(|| (self.client.clone(), path))
+    }
+
+    /// The file of its ivshmem device.
+    pub fn device(&self, listen: &Listen) -> Option<PathBuf> {
+        self.ivshmem.as_deref().map(|path| listen.path(path))
     }
 
     /// The settings of its state machine.

@@ -71,6 +71,9 @@ pub fn check(config: &Config) -> Result<(), Error> {
         if vm.windows.is_some() && vm.client.is_empty() {
             return error("windows: also set client, the client of the guest's programs".into());
         }
+        if vm.ivshmem.is_some() && vm.client.is_empty() {
+            return error("ivshmem: also set client, the client of the guest's programs".into());
+        }
         if !vm.client.is_empty() && !vm.libvirt.is_empty() {
             return error("client: libvirt domains can't have windows, because their memory has no file in the section pool".into());
         }
@@ -90,6 +93,9 @@ pub fn check(config: &Config) -> Result<(), Error> {
                 .is_some_and(|(_, path)| vm.windows(listen).is_some_and(|(_, own)| own == path))
             {
                 return error(format!("vm '{}' has the same socket for windows", other.name));
+            }
+            if vm.ivshmem.is_some() && other.device(listen) == vm.device(listen) {
+                return error(format!("vm '{}' has the same ivshmem file", other.name));
             }
             if other.way(listen) == vm.way(listen) && !vm.libvirt.is_empty() {
                 return error(format!("vm '{}' has the same domain", other.name));
@@ -137,7 +143,15 @@ mod tests {
             (format!("{pool}{vm}qmp = \"q\"\nlibvirt = \"a\"\n"), "set one of them"),
             (format!("{pool}{vm}libvirt_socket = \"/s\"\n"), "the name of the domain"),
             (format!("{pool}{vm}windows = \"w\"\n"), "also set client"),
+            (format!("{pool}{vm}ivshmem = \"/f\"\n"), "also set client"),
             (format!("{pool}{vm}client = \"c\"\n"), "there is no client 'c'"),
+            (
+                format!(
+                    "{client}[[client]]\nname = \"e\"\n{pool}{vm}client = \"c\"\nivshmem = \"/f\"\n\
+                     [[vm]]\nname = \"b\"\nclient = \"e\"\nivshmem = \"/f\"\n"
+                ),
+                "has the same ivshmem file",
+            ),
             (format!("{client}{pool}{vm}client = \"c\"\nlibvirt = \"d\"\n"), "can't have windows"),
             (
                 format!("{client}{pool}{vm}client = \"c\"\n[[vm]]\nname = \"b\"\nclient = \"c\"\n"),

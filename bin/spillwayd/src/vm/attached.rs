@@ -47,6 +47,17 @@ impl Attached {
         })
     }
 
+    /// Prepares the VM for windows, wherever they lie.
+    ///
+    /// # Errors
+    /// Why it can have none.
+    pub fn prepare_windows(&mut self) -> Result<(), String> {
+        match self {
+            Self::Monitor(attached) => attached.prepare_windows(),
+            Self::Libvirt(_) => Err("the memory of a libvirt domain has no named file".into()),
+        }
+    }
+
     /// Where its boot memory lies, for its programs' windows.
     ///
     /// # Errors

@@ -141,6 +141,7 @@ impl Handle {
             section_bytes: section,
             agent: &vm.shared.agent,
             windows: vm.shared.windows.as_ref().map(|place| place.channel.as_path()),
+            ivshmem: vm.shared.windows.as_ref().and_then(|place| place.device.as_deref()),
         };
         let Way::Monitor(qmp) = &vm.shared.way else {
             // libvirt allocates the memory.

@@ -120,6 +120,19 @@ impl Attached {
         found.context("a virtio-mem device is gone")
     }
 
+    /// Prepares the VM for windows, wherever they lie.
+    ///
+    /// # Errors
+    /// It can have none, or the monitor does not answer.
+    pub fn prepare_windows(&mut self) -> Result<(), String> {
+        // The guest could make QEMU discard a page that the daemon has mapped. Touching it then raises SIGBUS.
+        if self.monitor.has_balloon(deadline()).map_err(|error| error.to_string())? {
+            return Err("it has a balloon: start it without one".into());
+        }
+        // During a migration QEMU does not see what the host writes.
+        self.monitor.tell_migration(deadline()).map_err(|error| error.to_string())
+    }
+
     /// Where the guest's boot memory lies, if it is the pool's file.
     ///
     /// # Errors
@@ -132,12 +145,6 @@ impl Attached {
                 "its boot memory differs from what `spillway vm args {name}` prints"
             ));
         }
-        // The guest could make QEMU discard a page that the daemon has mapped. Touching it then raises SIGBUS.
-        if self.monitor.has_balloon(deadline()).map_err(|error| error.to_string())? {
-            return Err("it has a balloon: start it without one".into());
-        }
-        // During a migration QEMU does not see what the host writes.
-        self.monitor.tell_migration(deadline()).map_err(|error| error.to_string())?;
         Layout::find(BOOT, boot_bytes, |address| self.monitor.host_address(address, deadline()))
     }
 

@@ -16,7 +16,12 @@ pub struct Vm<'a> {
     pub agent: &'a Path,
     /// The channel of its programs' windows, if it has a client.
     pub windows: Option<&'a Path>,
+    /// The file of its ivshmem device.
+    pub ivshmem: Option<&'a Path>,
 }
+
+/// The memory of an ivshmem device: a power of two, as for every PCI device. It holds 32 windows.
+const IVSHMEM_MIB: u64 = 64;
 
 /// The bridge to which further devices are added while the VM runs. Other buses do not support that on some machines,
 /// or without ACPI.
@@ -90,6 +95,14 @@ pub fn qemu(vm: &Vm<'_>, files: &Files<'_>) -> VmArgs {
             format!("virtserialport,bus=spillway-serial.0,chardev=spillway-windows,name={port}");
         qemu.extend(["-chardev".into(), channel, "-device".into(), port]);
     }
+    if let Some(file) = vm.ivshmem {
+        let backend = format!(
+            "memory-backend-file,id=spillway-ivshmem,mem-path={},size={IVSHMEM_MIB}M,share=on,prealloc=on",
+            comma(file)
+        );
+        let device = "ivshmem-plain,memdev=spillway-ivshmem".into();
+        qemu.extend(["-object".into(), backend, "-device".into(), device]);
+    }
     VmArgs { qemu, libvirt: String::new(), boot_bytes: vm.boot_bytes, max_bytes: vm.max_bytes }
 }
 
@@ -152,6 +165,7 @@ mod tests {
             section_bytes: 128 << 20,
             agent: Path::new("/run/a'.agent.sock"),
             windows: Some(Path::new("/run/a.windows.sock")),
+            ivshmem: Some(Path::new("/dev/shm/a,b")),
         };
         let files = Files {
             boot: Path::new("/pool/a/boot"),
@@ -169,11 +183,13 @@ mod tests {
             "unix:/run/a.qmp.sock,server=on,wait=off",
             "socket,id=spillway-windows,path=/run/a.windows.sock,server=on,wait=off",
             "name=org.spillway.windows.0",
+            "-object memory-backend-file,id=spillway-ivshmem,mem-path=/dev/shm/a,,b,size=64M,share=on",
+            "-device ivshmem-plain,memdev=spillway-ivshmem",
         ] {
             assert!(line.contains(part), "{part}: {line}");
         }
-        let none = qemu(&Vm { windows: None, ..vm }, &files).qemu.join(" ");
-        assert!(!none.contains("windows"), "{none}");
+        let none = qemu(&Vm { windows: None, ivshmem: None, ..vm }, &files).qemu.join(" ");
+        assert!(!none.contains("windows") && !none.contains("ivshmem"), "{none}");
         let xml = libvirt(&vm, true).libvirt;
         assert!(xml.contains("<size unit='KiB'>3670016</size>"), "{}", xml);
         assert!(xml.contains("<cell id='0' memory='524288' unit='KiB'/>"));

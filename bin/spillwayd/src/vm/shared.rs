@@ -114,14 +114,24 @@ pub struct WindowsShared {
     pub client: String,
     /// The Unix socket of the channel.
     pub channel: PathBuf,
+    /// The file of the guest's ivshmem device.
+    pub device: Option<PathBuf>,
     seen: Mutex<Seen>,
     bell: UnixStream,
+}
+
+/// Memory of a VM in which windows may lie, besides its device's: nothing takes it away from under the daemon.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Its boot memory, if it was found.
+    pub boot: Option<Layout>,
 }
 
 /// What the monitor reported about the VM.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
-    pub(super) layout: Option<Layout>,
+    /// `None` while the VM is out of reach, or can have no windows at all.
+    pub(super) memory: Option<Memory>,
     pub(super) is_migrating: bool,
     /// Counts resets, and losses of the monitor: all windows end then.
     pub(super) changes: u64,
@@ -132,11 +142,16 @@ impl WindowsShared {
     ///
     /// # Errors
     /// There are no descriptors left.
-    pub fn new(client: String, channel: PathBuf) -> io::Result<(Arc<Self>, UnixStream)> {
+    pub fn new(
+        client: String,
+        channel: PathBuf,
+        device: Option<PathBuf>,
+    ) -> io::Result<(Arc<Self>, UnixStream)> {
         let (bell, hears) = UnixStream::pair()?;
         bell.set_nonblocking(true)?;
         hears.set_nonblocking(true)?;
-        Ok((Arc::new(Self { client, channel, seen: Mutex::default(), bell }), hears))
+        let seen = Mutex::default();
+        Ok((Arc::new(Self { client, channel, device, seen, bell }), hears))
     }
 
     /// What the monitor tells of the VM.
@@ -145,11 +160,11 @@ impl WindowsShared {
     }
 
     /// The VM was reset or replaced, or is out of reach: its windows end.
-    pub fn renew(&self, layout: Option<Layout>) {
+    pub fn renew(&self, memory: Option<Memory>) {
         let mut seen = self.seen();
-        (seen.layout, seen.changes) = (layout, seen.changes + 1);
+        (seen.memory, seen.changes) = (memory, seen.changes + 1);
         // Another VM, or none.
-        seen.is_migrating &= layout.is_some();
+        seen.is_migrating &= memory.is_some();
         drop(seen);
         self.ring();
     }
@@ -160,9 +175,9 @@ impl WindowsShared {
         let is_new = is_migrating.is_some_and(|it| it != seen.is_migrating);
         seen.is_migrating = is_migrating.unwrap_or(seen.is_migrating);
         if is_reset || is_new {
-            let layout = seen.layout;
+            let memory = seen.memory;
             drop(seen);
-            self.renew(layout);
+            self.renew(memory);
         }
     }
 

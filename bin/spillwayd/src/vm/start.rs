@@ -90,8 +90,9 @@ impl Prepared {
             hears.set_nonblocking(true)?;
             let (wishes, wished) = channel();
             let settings = vm.settings(sections.section_bytes);
-            let windows =
-                vm.windows(&config.listen).map(|(client, path)| WindowsShared::new(client, path));
+            let device = vm.device(&config.listen);
+            let windows = vm.windows(&config.listen);
+            let windows = windows.map(|(client, path)| WindowsShared::new(client, path, device));
             let windows = windows.transpose().context("can't make a socket pair")?;
             let (place, windows) = windows.unzip();
             let notes = Notes {

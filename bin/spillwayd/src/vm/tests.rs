@@ -483,7 +483,8 @@ fn a_problem_is_over_once_the_vm_answers() {
 
 #[test]
 fn windows_end_with_a_reset_and_when_the_vm_is_out_of_reach() {
-    let (place, mut hears) = WindowsShared::new("client".into(), "no-channel".into()).unwrap();
+    let (place, mut hears) =
+        WindowsShared::new("client".into(), "no-channel".into(), None).unwrap();
     let monitor = |folder: &Path| Way::Monitor(folder.join("qmp"));
     let driven = Driven::having(monitor, |_| {}, Some(place));
     let qemu = Qemu::start(&driven);

@@ -1,8 +1,11 @@
-//! A VM's thread for windows. The agent in the guest names guest memory, the ring's server maps it and serves its
-//! requests, and wake-ups go over the channel. Nothing from the guest is trusted: an address must lie in the VM's boot
-//! memory, and the client is the one that the configuration names.
+//! A VM's thread for windows. The agent in the guest names guest memory or pages of an ivshmem device, the ring's server
+//! maps them and serves their requests, and wake-ups go over the channel. Nothing from the guest is trusted: an address
+//! must lie in the VM's boot memory or in the device's file, and the client is the one that the configuration names.
+
+mod device;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -13,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use spillway_guests::window::{FromGuest, FromHost, VERSION, WINDOWS_MAX};
+use spillway_guests::window::{FromGuest, FromHost, Place, VERSION, WINDOWS_MAX};
 use spillway_ring::{Attached, Region, Server};
 use spillway_sections::GuestFile;
 use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES};
@@ -33,7 +36,7 @@ const WAKES_MAX: usize = 16;
 /// A mapped window.
 struct Window {
     ring: Attached,
-    pages: Vec<u64>,
+    place: Place,
     /// When its end was requested.
     ending: Option<Instant>,
     is_slow: bool,
@@ -185,7 +188,8 @@ impl Windows {
         if self.open.is_empty()
             && let Some(nonce) = self.nonce.take()
         {
-            self.tell(&FromHost::Cleared { nonce });
+            let has_device = self.place.device.is_some();
+            self.tell(&FromHost::Cleared { nonce, has_device });
         }
     }
 
@@ -235,9 +239,9 @@ impl Windows {
                 self.end_all();
                 self.nonce = Some(nonce);
             }
-            FromGuest::Open { id, pages, depth, data_bytes } => {
+            FromGuest::Open { id, place, depth, data_bytes } => {
                 let hello = Hello { version: spillway_wire::ring::VERSION, depth, data_bytes };
-                match self.open_window(id, pages, hello) {
+                match self.open_window(id, place, hello) {
                     Ok(opened) => self.tell(&opened),
                     Err((reason, why)) => {
                         self.note_refused(reason, why.as_deref());
@@ -263,61 +267,75 @@ impl Windows {
     fn open_window(
         &mut self,
         id: u64,
-        pages: Vec<u64>,
+        place: Place,
         hello: Hello,
     ) -> Result<FromHost, (Reason, Option<String>)> {
-        let refused = |why: &str| Err((Reason::NoWindows, Some(why.to_owned())));
-        if self.nonce.is_some() {
-            return refused("windows of an earlier agent are still being closed");
-        }
-        if self.open.contains_key(&id) {
-            return refused("a window with this number is open");
-        }
-        if self.open.len() >= WINDOWS_MAX {
-            return refused("the guest has the maximum number of windows");
-        }
-        let geometry = Geometry::new(hello.depth, hello.data_bytes);
-        if !geometry.is_ok_and(|geometry| geometry.window_pages() == pages.len()) {
-            return refused("the window's length differs from its ring's");
-        }
-        let is_taken = |page: &u64| self.open.values().any(|window| window.pages.contains(page));
-        let is_twice = |(at, page): (usize, &u64)| pages[..at].contains(page) || is_taken(page);
-        if pages.iter().enumerate().any(is_twice) {
-            return refused("a page belongs to another window already");
-        }
-        let Some(server) = &self.server else {
-            return refused("the daemon serves no ring (listen.ring)");
-        };
-        let Seen { layout, is_migrating, .. } = *self.place.seen();
-        if is_migrating {
-            return refused("the VM is migrating to another host");
-        }
-        let Some(layout) = layout else {
-            return refused("the VM's monitor does not report where its memory lies");
-        };
-        let page_bytes = WINDOW_PAGE_BYTES as u64;
-        let offsets: Option<Vec<u64>> =
-            pages.iter().map(|page| layout.offset(page.checked_mul(page_bytes)?)).collect();
-        let Some(offsets) = offsets else {
-            return refused("a page does not lie in the VM's boot memory");
-        };
-        let path = self.shared.pool.path(&self.shared.name, GuestFile::Boot);
+        let refused = |why: &str| (Reason::NoWindows, Some(why.to_owned()));
+        self.check(id, &place, hello).map_err(refused)?;
+        let server = self.server.as_ref();
+        let server = server.ok_or_else(|| refused("the daemon serves no ring (listen.ring)"))?;
+        let (file, offsets) = self.find(&place).map_err(|why| refused(&why))?;
         let map = |geometry: Geometry| {
-            let path = path.map_err(io::Error::other)?;
-            let file = std::fs::File::options().read(true).write(true).open(path)?;
             // The client's limits may have reduced the ring.
-            Region::map_guest(
-                &file,
-                offsets.get(..geometry.window_pages()).unwrap_or_default(),
-                geometry,
-            )
+            let offsets = offsets.get(..geometry.window_pages()).unwrap_or_default();
+            Region::map_guest(&file?, offsets, geometry)
         };
         let ring = server.attach(&self.place.client, hello, map).map_err(|why| (why, None))?;
         let (depth, data_bytes) = (ring.geometry.depth(), ring.geometry.data_bytes());
         let instance = ring.instance;
-        tracing::debug!("vm {}: window {id} is open: {} pages", self.shared.name, pages.len());
-        self.open.insert(id, Window { ring, pages, ending: None, is_slow: false });
+        let pages = place.pages().len();
+        tracing::debug!("vm {}: window {id} is open: {pages} pages", self.shared.name);
+        self.open.insert(id, Window { ring, place, ending: None, is_slow: false });
         Ok(FromHost::Opened { id, depth, data_bytes, instance })
+    }
+
+    /// Checks a request against the open windows.
+    fn check(&self, id: u64, place: &Place, hello: Hello) -> Result<(), &'static str> {
+        if self.nonce.is_some() {
+            return Err("windows of an earlier agent are still being closed");
+        }
+        if self.open.contains_key(&id) {
+            return Err("a window with this number is open");
+        }
+        if self.open.len() >= WINDOWS_MAX {
+            return Err("the guest has the maximum number of windows");
+        }
+        let (pages, geometry) = (place.pages(), Geometry::new(hello.depth, hello.data_bytes));
+        if !geometry.is_ok_and(|geometry| geometry.window_pages() == pages.len()) {
+            return Err("the window's length differs from its ring's");
+        }
+        let is_twice = |(at, page): (usize, &u64)| pages[..at].contains(page);
+        let is_taken = self.open.values().any(|window| window.place.overlaps(place));
+        if is_taken || pages.iter().enumerate().any(is_twice) {
+            return Err("a page belongs to another window already");
+        }
+        Ok(())
+    }
+
+    /// The file that contains the pages, and where they lie in it.
+    fn find(&self, place: &Place) -> Result<(io::Result<File>, Vec<u64>), String> {
+        let Seen { memory, is_migrating, .. } = *self.place.seen();
+        if is_migrating {
+            return Err("the VM is migrating to another host".into());
+        }
+        let unknown = "the VM's monitor does not report where its memory lies";
+        let memory = memory.ok_or(unknown)?;
+        let pages = match place {
+            Place::Pages(pages) => pages,
+            Place::Device { pages, proof } => {
+                let path = self.place.device.as_deref();
+                let path = path.ok_or("the host's configuration names no ivshmem file")?;
+                let (file, offsets) = device::find(path, pages, *proof)?;
+                return Ok((Ok(file), offsets));
+            }
+        };
+        let boot = memory.boot.ok_or(unknown)?;
+        let offset = |page: &u64| boot.offset(page.checked_mul(WINDOW_PAGE_BYTES as u64)?);
+        let offsets: Option<Vec<u64>> = pages.iter().map(offset).collect();
+        let offsets = offsets.ok_or("a page does not lie in the VM's boot memory")?;
+        let path = self.shared.pool.path(&self.shared.name, GuestFile::Boot);
+        let open = |path| File::options().read(true).write(true).open(path);
+        Ok((path.map_err(io::Error::other).and_then(open), offsets))
     }
 
     /// Logs the first refusal; a guest that repeats the request only gets an answer.
@@ -332,191 +350,4 @@ impl Windows {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::{BufRead, BufReader, Write};
-    use std::os::unix::net::UnixListener;
-    use std::sync::Mutex;
-    use std::sync::atomic::AtomicBool;
-    use std::thread::{self, JoinHandle};
-
-    use spillway_guests::Guest;
-    use spillway_sections::Pool;
-    use spillway_store::{ClientConfig, Store};
-    use spillway_test_support::access::OneClient;
-    use spillway_types::{Identity, Limits};
-
-    use super::*;
-    use crate::config::Way;
-    use crate::vm::layout::Layout;
-    use crate::vm::tests::settings;
-
-    const PAGE: u64 = WINDOW_PAGE_BYTES as u64;
-    const BOOT: u64 = 8 * PAGE;
-    const LIMITS: Limits = Limits { connections_max: 8, operations_max: 1024, bytes_max: 64 << 20 };
-    /// Of the ring that programs ask for.
-    const DEPTH: u16 = 64;
-    const DATA_BYTES: u32 = 4 << 20;
-
-    /// The thread, for a VM whose boot memory is a file of a pool, and the agent's end of its channel.
-    struct Served {
-        shared: Arc<Shared>,
-        place: Arc<WindowsShared>,
-        listener: UnixListener,
-        agent: BufReader<UnixStream>,
-        thread: Option<JoinHandle<()>>,
-        _folder: tempfile::TempDir,
-    }
-
-    impl Served {
-        /// The client may have so much. The agent has said hello.
-        fn new(limits: Limits) -> Self {
-            // tmpfs, as the pool demands.
-            let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-            let path = |name: &str| folder.path().join(name);
-            let pool = Pool::open(&spillway_sections::Settings {
-                dir: path("pool"),
-                capacity_bytes: BOOT,
-                section_bytes: PAGE,
-                group: None,
-            });
-            let pool = Arc::new(pool.unwrap());
-            pool.create("vm", GuestFile::Boot, BOOT).unwrap();
-            let store = Store::open(spillway_store::Config::embedded(64 << 20)).unwrap();
-            let client = store.add_client(ClientConfig::default()).unwrap();
-            let door = OneClient::new(client).with_limits(limits);
-            let door = Arc::new(door.only(|who| who == Identity::Client("guest")));
-            let ring = Server::bind(&path("ring")).unwrap();
-            let server = Server::start(ring, Arc::new(store), door, Default::default()).unwrap();
-            let listener = UnixListener::bind(path("windows")).unwrap();
-            let (place, hears) = WindowsShared::new("guest".into(), path("windows")).unwrap();
-            let shared = Arc::new(Shared {
-                name: "vm".into(),
-                way: Way::Monitor(path("qmp")),
-                agent: path("agent"),
-                pool,
-                guest: Mutex::new(Guest::new(settings())),
-                notes: Mutex::default(),
-                stop: AtomicBool::new(false),
-                hunger: Arc::default(),
-                windows: Some(place.clone()),
-            });
-            place.renew(Some(layout()));
-            let server = Some(Arc::new(server));
-            let windows = Windows::new(shared.clone(), place.clone(), server, hears);
-            let thread = Some(thread::spawn(|| windows.run()));
-            let (agent, _) = listener.accept().unwrap();
-            agent.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-            let agent = BufReader::new(agent);
-            let mut served = Self { shared, place, listener, agent, thread, _folder: folder };
-            assert_eq!(served.hear(), FromHost::Greet { version: VERSION });
-            served.say(&FromGuest::Hello { version: VERSION, nonce: 7 });
-            assert_eq!(served.hear(), FromHost::Cleared { nonce: 7 });
-            served
-        }
-
-        fn say(&self, said: &FromGuest) {
-            self.agent.get_ref().write_all(&said.encode()).unwrap();
-        }
-
-        fn hear(&mut self) -> FromHost {
-            let mut line = Vec::new();
-            self.agent.read_until(b'\n', &mut line).unwrap();
-            FromHost::decode(line.strip_suffix(b"\n").unwrap()).unwrap()
-        }
-
-        /// What the host says to a program's wish.
-        fn open(&mut self, id: u64) -> FromHost {
-            let pages = Geometry::new(DEPTH, DATA_BYTES).unwrap().window_pages() as u64;
-            let pages = (0..pages).collect();
-            self.say(&FromGuest::Open { id, pages, depth: DEPTH, data_bytes: DATA_BYTES });
-            self.hear()
-        }
-    }
-
-    impl Drop for Served {
-        fn drop(&mut self) {
-            self.shared.stop.store(true, Ordering::Relaxed);
-            self.place.ring();
-            let ended = self.thread.take().map(JoinHandle::join);
-            if !thread::panicking() {
-                ended.unwrap().unwrap();
-            }
-        }
-    }
-
-    /// The boot memory in one piece.
-    fn layout() -> Layout {
-        let machine =
-            |at: u64| Ok::<_, String>((at < BOOT).then(|| ("boot".to_owned(), PAGE + at)));
-        Layout::find("boot", BOOT, machine).unwrap()
-    }
-
-    #[test]
-    fn a_vm_that_went_while_it_moved_leaves_the_next_one_its_windows() {
-        let mut served = Served::new(LIMITS);
-        served.place.look(false, Some(true));
-        let FromHost::Refused { why: Some(why), .. } = served.open(0) else { panic!() };
-        assert!(why.contains("migrating to another host"), "{why}");
-        // It ends, and another is started under its name.
-        served.place.renew(None);
-        served.place.renew(Some(layout()));
-        let opened = served.open(1);
-        assert!(matches!(opened, FromHost::Opened { id: 1, .. }), "{opened:?}");
-    }
-
-    #[test]
-    fn a_page_of_an_open_window_is_no_other_window_s() {
-        let mut served = Served::new(LIMITS);
-        let opened = served.open(0);
-        assert!(matches!(opened, FromHost::Opened { id: 0, .. }), "{opened:?}");
-        let FromHost::Refused { id: 1, why: Some(why), .. } = served.open(1) else { panic!() };
-        assert_eq!(why, "a page belongs to another window already");
-        served.say(&FromGuest::Close { id: 0 });
-        let closed = served.hear();
-        assert!(matches!(closed, FromHost::Closed { id: 0, .. }), "{closed:?}");
-        let opened = served.open(2);
-        assert!(matches!(opened, FromHost::Opened { id: 2, .. }), "{opened:?}");
-    }
-
-    #[test]
-    fn a_vm_that_moves_gets_no_windows_until_its_monitor_says_that_it_has_stopped_to() {
-        let mut served = Served::new(LIMITS);
-        // A monitor tells what changes, and is looked at again and again.
-        for (id, told) in [Some(true), None, None].into_iter().enumerate() {
-            served.place.look(false, told);
-            let said = served.open(id as u64);
-            assert!(matches!(said, FromHost::Refused { .. }), "{told:?}: {said:?}");
-        }
-        served.place.look(false, Some(false));
-        let said = served.open(3);
-        assert!(matches!(said, FromHost::Opened { id: 3, .. }), "{said:?}");
-    }
-
-    #[test]
-    fn what_an_agent_that_hears_no_answer_wishes_for_opens_no_window() {
-        let served = Served::new(LIMITS);
-        served.agent.get_ref().shutdown(std::net::Shutdown::Read).unwrap();
-        let pages = (0..Geometry::new(DEPTH, DATA_BYTES).unwrap().window_pages() as u64).collect();
-        let open = FromGuest::Open { id: 1, pages, depth: DEPTH, data_bytes: DATA_BYTES };
-        // In one piece: the first can't be answered.
-        let said = [FromGuest::Close { id: 0 }.encode(), open.encode()].concat();
-        served.agent.get_ref().write_all(&said).unwrap();
-        // The channel is opened anew once no window is open.
-        served.listener.set_nonblocking(true).unwrap();
-        let until = Instant::now() + Duration::from_secs(30);
-        while served.listener.accept().is_err() {
-            assert!(Instant::now() < until, "a window is open, and nobody has it");
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-
-    #[test]
-    fn a_ring_that_the_limits_of_the_client_cut_gets_its_window() {
-        let mut served = Served::new(Limits { bytes_max: 64 << 10, ..LIMITS });
-        let opened = served.open(0);
-        let FromHost::Opened { id: 0, depth: DEPTH, data_bytes, .. } = opened else {
-            panic!("{opened:?}")
-        };
-        assert_eq!(data_bytes, 64 << 10);
-    }
-}
+mod tests;

@@ -6,16 +6,26 @@ use spillway_guests::{Event, View};
 use super::Driver;
 use crate::config::Way;
 use crate::vm::attached::Attached;
+use crate::vm::shared::Memory;
 
 impl Driver {
     /// Finds where the memory lies in which windows may be.
     pub(super) fn find_memory(&self, attached: &mut Attached, boot_bytes: u64) {
         let Some(windows) = &self.shared.windows else { return };
-        let layout = attached.layout(&self.shared.name, &self.shared.pool, boot_bytes);
-        if let Err(why) = &layout {
-            tracing::warn!("vm {}: its programs get no windows: {why}", self.shared.name);
+        let name = &self.shared.name;
+        let prepared = attached.prepare_windows();
+        let is_prepared = prepared.is_ok();
+        let boot = prepared.and_then(|()| attached.layout(name, &self.shared.pool, boot_bytes));
+        match &boot {
+            Ok(_) => {}
+            Err(why) if is_prepared && windows.device.is_some() => {
+                tracing::warn!(
+                    "vm {name}: its programs get windows in its ivshmem device only: {why}"
+                );
+            }
+            Err(why) => tracing::warn!("vm {name}: its programs get no windows: {why}"),
         }
-        windows.renew(layout.ok());
+        windows.renew(is_prepared.then(|| Memory { boot: boot.ok() }));
     }
 
     /// Memory that the VM had when the configuration used the other interface: files of the pool under QEMU, accounts

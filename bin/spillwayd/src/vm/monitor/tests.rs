@@ -353,7 +353,9 @@ fn windows_lie_in_boot_memory_that_is_the_pools_and_stays() {
         let setup = Setup::new(Manner::Plain);
         change(&mut setup.qemu());
         let (mut attached, facts) = setup.connect().unwrap();
-        let layout = attached.layout("vm", &setup.pool, facts.boot_bytes);
+        let layout = attached
+            .prepare_windows()
+            .and_then(|()| attached.layout("vm", &setup.pool, facts.boot_bytes));
         let done = std::mem::take(&mut setup.qemu().done);
         layout.map(|layout| (layout, done))
     };

@@ -1,0 +1,252 @@
+//! Windows in the memory of an ivshmem device, which the host maps as a file. The guest's kernel does not manage this
+//! memory, so nothing is pinned or translated, and no process holds it.
+//!
+//! Whoever has the descriptor of the device's memory can map all of it. So it goes to the programs of one user only:
+//! docs/adr/0030-windows-in-the-guests-memory.md.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use spillway_guests::window::Place;
+use spillway_wire::ring::{WINDOW_PAGE_BYTES, control};
+
+use super::PAGES_MAX;
+use super::pages::random;
+
+/// Where the kernel lists PCI devices.
+const DEVICES: &str = "sys/bus/pci/devices";
+/// Vendor and device number of ivshmem.
+const IVSHMEM: [&str; 2] = ["0x1af4", "0x1110"];
+/// The device's memory as the kernel maps it for programs. `resource2_wc` would be mapped as write-combining memory on a
+/// host that obeys the guest: a doorbell could overtake the command before it.
+const MEMORY: &str = "resource2";
+
+/// A device's memory, and which of it is lent.
+#[derive(Debug)]
+pub struct Device {
+    /// The user, whose programs get windows here.
+    pub user: u32,
+    file: Arc<File>,
+    base: *mut u8,
+    is_lent: Vec<bool>,
+}
+
+// SAFETY: the mapping belongs to no thread.
+unsafe impl Send for Device {}
+
+/// Successive pages of a device, in use until [`Device::give_back`].
+#[derive(Debug)]
+pub struct Part {
+    file: Arc<File>,
+    /// The first page.
+    pub first: u32,
+    count: usize,
+    proof: u64,
+}
+
+impl Part {
+    /// Where the host finds it.
+    pub fn place(&self) -> Place {
+        let first = u64::from(self.first);
+        Place::Device { pages: (first..first + self.count as u64).collect(), proof: self.proof }
+    }
+
+    /// Its huge pages.
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+}
+
+impl AsFd for Part {
+    /// The file that a program maps, at its first page.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Device {
+    /// Opens the guest's device for the programs of `user`, while the program still has all privileges. `None` if there
+    /// is no device with at least one huge page.
+    ///
+    /// # Errors
+    /// The kernel refuses its memory, for example because it is locked down.
+    pub fn find(root: &Path, user: u32) -> io::Result<Option<Self>> {
+        let Some(folder) = folder(root) else { return Ok(None) };
+        let enable = folder.join("enable");
+        if fs::read_to_string(&enable).is_ok_and(|text| text.trim() == "0") {
+            fs::write(enable, "1")?;
+        }
+        let file = OpenOptions::new().read(true).write(true).open(folder.join(MEMORY))?;
+        let whole = file.metadata()?.len() / WINDOW_PAGE_BYTES as u64;
+        let pages = whole.min(PAGES_MAX) as usize;
+        if pages == 0 {
+            return Ok(None);
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let bytes = pages * WINDOW_PAGE_BYTES;
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file that is long enough.
+        let base = unsafe { mmap(ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0)? };
+        let is_lent = vec![false; pages];
+        Ok(Some(Self { user, file: Arc::new(file), base: base.cast(), is_lent }))
+    }
+
+    /// Lends the first free place of this many pages. They are zeros, except for a number by which the host recognizes
+    /// the device.
+    pub fn lend(&mut self, count: usize) -> Option<Part> {
+        let free = |pages: &[bool]| pages.iter().all(|is_lent| !is_lent);
+        let first = self.is_lent.windows(count).position(free)?;
+        let proof = random().ok()?;
+        self.is_lent[first..first + count].fill(true);
+        let part = Part { file: self.file.clone(), first: first as u32, count, proof };
+        self.clear_pages(first, count);
+        self.set_proof(&part, proof);
+        Some(part)
+    }
+
+    /// Removes the number: a program gets the window.
+    pub fn hand_over(&self, part: &Part) {
+        self.set_proof(part, 0);
+    }
+
+    /// Takes pages back. Call it when the host has released them.
+    pub fn give_back(&mut self, part: &Part) {
+        let first = part.first as usize;
+        self.clear_pages(first, part.count);
+        self.is_lent[first..first + part.count].fill(false);
+    }
+
+    /// Clears what earlier runs of the agent lent. Call it when the host has released all of it.
+    pub fn clear(&self) {
+        for page in (0..self.is_lent.len()).filter(|&page| !self.is_lent[page]) {
+            self.clear_pages(page, 1);
+        }
+    }
+
+    fn clear_pages(&self, first: usize, count: usize) {
+        // SAFETY: the pages lie within the mapping. Others may write them meanwhile, but nothing here reads them.
+        unsafe {
+            self.base.add(first * WINDOW_PAGE_BYTES).write_bytes(0, count * WINDOW_PAGE_BYTES);
+        }
+    }
+
+    fn set_proof(&self, part: &Part, proof: u64) {
+        let at = part.first as usize * WINDOW_PAGE_BYTES + control::PROOF;
+        // SAFETY: aligned, and within the mapping.
+        unsafe { self.base.add(at).cast::<u64>().write_volatile(proof.to_le()) }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: no reference into the mapping exists.
+        let _ = unsafe { munmap(self.base.cast(), self.is_lent.len() * WINDOW_PAGE_BYTES) };
+    }
+}
+
+/// The folder of the first ivshmem device.
+fn folder(root: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(root.join(DEVICES)).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    folders.sort();
+    folders.into_iter().find(|folder| {
+        let number = |name| fs::read_to_string(folder.join(name)).unwrap_or_default();
+        ["vendor", "device"].map(number).each_ref().map(|it| it.trim()) == IVSHMEM
+    })
+}
+
+#[cfg(test)]
+pub mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    const PAGE: u64 = WINDOW_PAGE_BYTES as u64;
+
+    /// Gives the guest below `root` a device of this many bytes, and returns its memory.
+    pub fn plug(root: &Path, bytes: u64) -> File {
+        let add = |slot: &str, device: &str| {
+            let folder = root.join(DEVICES).join(slot);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("vendor"), "0x1af4\n").unwrap();
+            fs::write(folder.join("device"), format!("{device}\n")).unwrap();
+            fs::write(folder.join("enable"), "0\n").unwrap();
+            folder.join(MEMORY)
+        };
+        fs::write(add("0000:00:01.0", "0x1003"), "another device's").unwrap();
+        let memory = add("0000:00:02.0", "0x1110");
+        let options = OpenOptions::new().read(true).write(true).create(true).clone();
+        let file = options.open(memory).unwrap();
+        file.set_len(bytes).unwrap();
+        file
+    }
+
+    /// The 8 bytes at a place of a page.
+    pub fn word(memory: &File, page: u64, at: usize) -> u64 {
+        let mut bytes = [0; 8];
+        memory.read_exact_at(&mut bytes, page * PAGE + at as u64).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn the_device_is_found_enabled_and_mapped_in_whole_pages() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(Device::find(root.path(), 0).unwrap().is_none());
+        plug(root.path(), PAGE - 1);
+        assert!(Device::find(root.path(), 0).unwrap().is_none(), "it has no huge page");
+        plug(root.path(), 3 * PAGE + 4096);
+        let device = Device::find(root.path(), 7).unwrap().unwrap();
+        assert_eq!((device.user, device.is_lent.len()), (7, 3));
+        let enable = |slot| fs::read_to_string(root.path().join(DEVICES).join(slot).join("enable"));
+        assert_eq!(enable("0000:00:02.0").unwrap(), "1");
+        assert_eq!(enable("0000:00:01.0").unwrap(), "0\n", "another device was changed");
+        plug(root.path(), (PAGES_MAX + 3) * PAGE);
+        let device = Device::find(root.path(), 7).unwrap().unwrap();
+        assert_eq!(device.is_lent.len() as u64, PAGES_MAX);
+    }
+
+    #[test]
+    fn parts_do_not_overlap_and_their_places_are_free_again() {
+        let root = tempfile::tempdir().unwrap();
+        plug(root.path(), 4 * PAGE);
+        let mut device = Device::find(root.path(), 0).unwrap().unwrap();
+        let first = device.lend(1).unwrap();
+        let second = device.lend(2).unwrap();
+        assert_eq!((first.first, second.first), (0, 1));
+        let Place::Device { pages, .. } = second.place() else { panic!() };
+        assert_eq!(pages, [1, 2]);
+        device.give_back(&first);
+        assert!(device.lend(2).is_none(), "two pages that are apart");
+        assert_eq!(device.lend(1).unwrap().first, 0);
+        device.give_back(&second);
+        assert_eq!(device.lend(3).unwrap().first, 1);
+        assert!(device.lend(1).is_none());
+    }
+
+    #[test]
+    fn nothing_of_an_earlier_program_is_left() {
+        let root = tempfile::tempdir().unwrap();
+        let memory = plug(root.path(), 3 * PAGE);
+        let spoil = || memory.write_all_at(&[7; 8], 2 * PAGE - 8).unwrap();
+        let mut device = Device::find(root.path(), 0).unwrap().unwrap();
+        let _other = device.lend(1).unwrap();
+        spoil();
+        let part = device.lend(1).unwrap();
+        assert_eq!(word(&memory, 1, WINDOW_PAGE_BYTES - 8), 0, "at its start");
+        assert_eq!(word(&memory, 1, control::PROOF), part.proof);
+        device.hand_over(&part);
+        assert_eq!(word(&memory, 1, control::PROOF), 0);
+        spoil();
+        device.clear();
+        assert_ne!(word(&memory, 1, WINDOW_PAGE_BYTES - 8), 0, "it is lent");
+        device.give_back(&part);
+        assert_eq!(word(&memory, 1, WINDOW_PAGE_BYTES - 8), 0, "at its end");
+        spoil();
+        device.clear();
+        assert_eq!(word(&memory, 1, WINDOW_PAGE_BYTES - 8), 0, "of an earlier agent");
+    }
+}
