@@ -77,6 +77,11 @@ def all_given_back(guest):
     lab.until(empty, f"the windows' pages and files to go in {guest.name}", 20)
 
 
+def connections(daemon):
+    """Of the guests' programs, each by a window."""
+    return sum(client["connections"] for client in daemon.json("client", "list"))
+
+
 def end_agent(guest, signal="TERM"):
     """The agent is gone, however long it takes."""
     guest.run(f"kill -{signal} $(cat /run/agent.pid); while grep -q . /proc/$(cat /run/agent.pid)/cmdline 2>/dev/null; do sleep 0.1; done")

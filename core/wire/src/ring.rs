@@ -316,11 +316,11 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_region_do_not_overlap() {
+        const { assert!(control::CLIENT_ASLEEP + 4 <= control::PROOF) };
         for depth in [1, 2, 64, DEPTH_MAX] {
             for data_bytes in [PAGE, 64 * PAGE, DATA_BYTES_MAX] {
                 let ring = Geometry::new(depth, data_bytes).unwrap();
                 let depth = u32::from(depth);
-                assert!(control::CLIENT_ASLEEP + 4 <= control::PROOF);
                 assert!(control::PROOF + 8 <= ring.command_at(0));
                 assert!(ring.command_at(depth - 1) + COMMAND_BYTES <= ring.completion_at(0));
                 assert!(ring.completion_at(depth - 1) + COMPLETION_BYTES <= ring.data_at());
