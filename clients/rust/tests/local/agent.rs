@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -14,7 +15,9 @@ use rustix::net::{
     RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg,
 };
 use spillway_ring::{Attached, Region, Server};
-use spillway_wire::ring::{Geometry, Hello, WAKE, WINDOW_PAGE_BYTES, Welcome};
+use spillway_wire::ring::{
+    Geometry, Hello, PART_VERSION, VERSION, WAKE, WINDOW_PAGE_BYTES, Welcome,
+};
 
 const PAGE: u64 = WINDOW_PAGE_BYTES as u64;
 
@@ -36,12 +39,13 @@ impl Agent {
             let mut bytes = [0; Hello::BYTES];
             program.read_exact(&mut bytes).unwrap();
             let hello = Hello::decode(&bytes).unwrap();
+            assert_eq!(hello.version, PART_VERSION);
+            let hello = Hello { version: VERSION, ..hello };
             let pages = Geometry::new(hello.depth, hello.data_bytes).unwrap().window_pages() as u64;
-            // The guest's file of the window, and its place in the guest's memory: here the same bytes at another
-            // offset.
+            // The host and the program map the same file, in which the window starts at the second page.
             let memory = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
-            ftruncate(&memory, pages * PAGE).unwrap();
-            let offsets: Vec<u64> = (0..pages).map(|at| at * PAGE).collect();
+            ftruncate(&memory, (1 + pages) * PAGE).unwrap();
+            let offsets: Vec<u64> = (1..=pages).map(|at| at * PAGE).collect();
             let map = |geometry| Region::map_guest(&memory, &offsets, geometry);
             match server.attach("guest", hello, map) {
                 Err(reason) => {
@@ -61,7 +65,7 @@ impl Agent {
 
 fn welcome(program: &UnixStream, attached: &Attached, file: &File) {
     let (geometry, instance) = (attached.geometry, attached.instance);
-    let bytes = Welcome::Granted { geometry, instance }.encode();
+    let bytes = Welcome::Part { geometry, instance, first: NonZeroU32::MIN }.encode();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let files = [file.as_fd()];
