@@ -5,7 +5,8 @@
 //! through virtio-serial. So a few threads may poll, each for a time adapted to its client's pauses. If a thread slept in
 //! a pause that is no longer than its longest polling time, its polling time doubles. After a longer pause it halves,
 //! finally to zero. KVM polls for its virtual processors by the same rule (the kernel's
-//! Documentation/virt/kvm/halt-polling.rst).
+//! Documentation/virt/kvm/halt-polling.rst). The longest polling time is [`WORTH`] times the shortest recent pause with a
+//! sleep, because that is what waking takes on this host at most: in a pause much longer than that, polling saves little.
 //!
 //! Polling on a contended core is harmful: the scheduler counts it as work, and then lets other threads run for
 //! milliseconds. A thread that had slept would run as soon as it is woken. So a thread that lost its core for
@@ -17,6 +18,10 @@ use std::time::{Duration, Instant};
 
 /// Number of polls between two reads of the clock.
 const LOOKS: u32 = 32;
+/// The longest polling time, in shortest pauses.
+const WORTH: u32 = 10;
+/// The shortest pause grows by one of so many parts at each sleep, so that it is a recent one.
+const FORGETS: u32 = 16;
 /// Initial polling time of a thread.
 const TIME_FIRST: Duration = Duration::from_micros(10);
 
@@ -34,12 +39,14 @@ const SLEEPS_FIRST: u32 = 64;
 const SLEEPS_MAX: u32 = 4096;
 
 /// The polling time of one thread.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PollTime {
     time: Duration,
-    /// The longest that `time` becomes. It must be longer than a wake-up takes both ways: a client that is woken more
-    /// slowly sends its next command after the polling.
+    /// The longest that `time` ever becomes. It must be longer than a wake-up takes both ways: a client that is woken
+    /// more slowly sends its next command after the polling.
     max: Duration,
+    /// The shortest recent pause with a sleep.
+    shortest: Duration,
     /// Number of coming waits in which the thread sleeps at once.
     sleeps: u32,
     /// The number when it last lost its core; 0 after a polling in which it did not.
@@ -48,17 +55,19 @@ pub struct PollTime {
 
 impl PollTime {
     /// A thread that has not waited yet, and will poll for at most `max`.
-    pub fn new(max: Duration) -> Self {
-        Self { max, ..Self::default() }
+    pub const fn new(max: Duration) -> Self {
+        Self { time: Duration::ZERO, max, shortest: Duration::MAX, sleeps: 0, sleeps_last: 0 }
     }
 
     /// Adapts the polling time after a sleep. `pause` is the time without a command, including polling and waking up.
     pub fn slept(&mut self, pause: Duration) {
-        self.time = if pause > self.max {
+        self.shortest = pause.min(self.shortest.saturating_add(self.shortest / FORGETS));
+        let max = self.max.min(self.shortest.saturating_mul(WORTH));
+        self.time = if pause > max {
             let half = self.time / 2;
             if half < TIME_FIRST { Duration::ZERO } else { half }
         } else {
-            (self.time * 2).max(TIME_FIRST).min(self.max)
+            (self.time * 2).max(TIME_FIRST).min(max)
         };
     }
 
@@ -146,11 +155,26 @@ mod tests {
     fn the_time_doubles_when_a_pause_is_short_and_halves_when_it_is_long() {
         let mut time = PollTime::new(MAX);
         let mut times = Vec::new();
-        for pause_us in [100, 200, 30, 199, 200, 1, 201, 5, 201, 999, 999, 999, 999, 999, 5] {
+        for pause_us in [100, 200, 30, 199, 200, 21, 201, 25, 201, 999, 999, 999, 999, 999, 25] {
             time.slept(Duration::from_micros(pause_us));
             times.push(time.time.as_micros());
         }
         assert_eq!(times, [10, 20, 40, 80, 160, 200, 100, 200, 100, 50, 25, 12, 0, 0, 10]);
+    }
+
+    #[test]
+    fn a_pause_much_longer_than_waking_takes_is_not_polled_through() {
+        let after = |pauses_us: &[u64]| {
+            let mut time = PollTime::new(Duration::from_millis(5));
+            pauses_us.iter().for_each(|&pause| time.slept(Duration::from_micros(pause)));
+            time.time.as_micros()
+        };
+        let then = |pause_us, times| [vec![100; 10], vec![pause_us; times]].concat();
+        assert_eq!(after(&[100; 20]), 1000, "ten times the shortest");
+        assert_eq!(after(&[600; 20]), 5000, "at most the most");
+        assert_eq!(after(&then(1000, 1)), 1062, "ten times");
+        assert!(after(&then(2000, 6)) < 20, "2 ms is long where waking takes 0.1");
+        assert_eq!(after(&then(2000, 60)), 5000, "the short pause was long ago");
     }
 
     #[test]
@@ -161,7 +185,7 @@ mod tests {
             looks.set(looks.get() + 1);
             true
         };
-        assert!(!pollers.poll(&mut PollTime::default(), look));
+        assert!(!pollers.poll(&mut PollTime::new(MAX), look));
         // While one thread polls, another tries to.
         assert!(pollers.poll(&mut polls(MAX), || !pollers.poll(&mut polls(MAX), look)));
         assert_eq!(looks.get(), 0);
@@ -174,7 +198,7 @@ mod tests {
         for max_us in [0, 5] {
             let mut time = PollTime::new(Duration::from_micros(max_us));
             for _ in 0..2 {
-                time.slept(Duration::ZERO);
+                time.slept(Duration::from_micros(1));
             }
             assert_eq!(time.time, Duration::from_micros(max_us));
         }

@@ -74,7 +74,7 @@ impl Config {
             connections_of_user_max: connections_max.div_ceil(2),
             hello_timeout: Duration::from_secs(5),
             poll: Duration::from_micros(200),
-            poll_window: Duration::from_millis(1),
+            poll_window: Duration::from_millis(5),
             pollers_max: cores / 2,
             bound_grace: Duration::from_secs(10),
         }
