@@ -54,7 +54,7 @@ pub enum FromHost {
     Cleared {
         /// The hello's.
         nonce: u64,
-        /// Whether the host has the file of the guest's ivshmem device: then windows may lie there ([`Place::Device`]).
+        /// Whether the host has the file of the guest's ivshmem device: then windows may lie there ([`WindowPlace::Device`]).
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         has_device: bool,
     },
@@ -108,7 +108,7 @@ pub enum FromGuest {
         id: u64,
         /// Where its huge pages lie.
         #[serde(flatten)]
-        place: Place,
+        place: WindowPlace,
         /// Requested commands in flight.
         depth: u16,
         /// Requested bytes of the data area.
@@ -129,7 +129,7 @@ pub enum FromGuest {
 /// Where a window's huge pages lie.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Place {
+pub enum WindowPlace {
     /// In the guest's memory: the guest-physical address of each, divided by 2 MiB.
     Pages(#[serde(deserialize_with = "pages")] Vec<u64>),
     /// In the guest's ivshmem device. A host that does not know such windows takes this for no message.
@@ -142,7 +142,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl WindowPlace {
     /// The numbers of its pages.
     pub fn pages(&self) -> &[u64] {
         match self {
@@ -202,11 +202,16 @@ mod tests {
     #[test]
     fn messages_are_read_as_they_were_written() {
         let pages = vec![PAGE_MAX - 1; PAGES_MAX];
-        let device = Place::Device { pages: pages.clone(), proof: u64::MAX };
+        let device = WindowPlace::Device { pages: pages.clone(), proof: u64::MAX };
         for said in [
             FromGuest::Hello { version: VERSION, nonce: u64::MAX },
             FromGuest::Open { id: u64::MAX, place: device, depth: 256, data_bytes: u32::MAX },
-            FromGuest::Open { id: 1, place: Place::Pages(pages), depth: 64, data_bytes: 4096 },
+            FromGuest::Open {
+                id: 1,
+                place: WindowPlace::Pages(pages),
+                depth: 64,
+                data_bytes: 4096,
+            },
             FromGuest::Close { id: 1 },
             FromGuest::Wake { id: 1 },
         ] {
@@ -249,8 +254,12 @@ mod tests {
 
     #[test]
     fn a_window_in_the_guest_s_memory_is_asked_for_as_before_there_were_devices() {
-        let open =
-            FromGuest::Open { id: 1, place: Place::Pages(vec![7]), depth: 64, data_bytes: 4096 };
+        let open = FromGuest::Open {
+            id: 1,
+            place: WindowPlace::Pages(vec![7]),
+            depth: 64,
+            data_bytes: 4096,
+        };
         let line = r#"{"open":{"id":1,"pages":[7],"depth":64,"data_bytes":4096}}"#;
         assert_eq!(open.encode(), format!("{line}\n").as_bytes());
         let cleared = FromHost::Cleared { nonce: 7, has_device: false };
@@ -259,11 +268,11 @@ mod tests {
 
     #[test]
     fn pages_of_memory_and_of_the_device_with_one_number_are_two() {
-        let memory = Place::Pages(vec![1, 2]);
-        let device = Place::Device { pages: vec![1, 2], proof: 3 };
-        let other = Place::Device { pages: vec![2], proof: 4 };
+        let memory = WindowPlace::Pages(vec![1, 2]);
+        let device = WindowPlace::Device { pages: vec![1, 2], proof: 3 };
+        let other = WindowPlace::Device { pages: vec![2], proof: 4 };
         assert!(memory.overlaps(&memory) && device.overlaps(&other));
-        assert!(!memory.overlaps(&device) && !Place::Pages(vec![3]).overlaps(&memory));
+        assert!(!memory.overlaps(&device) && !WindowPlace::Pages(vec![3]).overlaps(&memory));
     }
 
     proptest! {

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use spillway_guests::window::Place;
+use spillway_guests::window::WindowPlace;
 use spillway_wire::ring::{WINDOW_PAGE_BYTES, control};
 
 use super::PAGES_MAX;
@@ -51,9 +51,12 @@ pub struct Part {
 
 impl Part {
     /// Where the host finds it.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> WindowPlace {
         let first = u64::from(self.first);
-        Place::Device { pages: (first..first + self.count as u64).collect(), proof: self.proof }
+        WindowPlace::Device {
+            pages: (first..first + self.count as u64).collect(),
+            proof: self.proof,
+        }
     }
 
     /// Its huge pages.
@@ -217,7 +220,7 @@ pub mod tests {
         let first = device.lend(1).unwrap();
         let second = device.lend(2).unwrap();
         assert_eq!((first.first, second.first), (0, 1));
-        let Place::Device { pages, .. } = second.place() else { panic!() };
+        let WindowPlace::Device { pages, .. } = second.place() else { panic!() };
         assert_eq!(pages, [1, 2]);
         device.give_back(&first);
         assert!(device.lend(2).is_none(), "two pages that are apart");

@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use spillway_wire::ring::{Hello, Reason, WAKE, Welcome};
 
-use super::memory::Held;
+use super::memory::HeldMemory;
 
 /// Most wake-ups per read: several count as one.
 const WAKES_MAX: usize = 64;
@@ -61,7 +61,7 @@ pub enum Heard {
 #[derive(Debug)]
 pub struct Lent {
     pub user: u32,
-    pub held: Held,
+    pub held: HeldMemory,
     hello: Hello,
     stream: Option<UnixStream>,
     state: WindowState,
@@ -69,7 +69,7 @@ pub struct Lent {
 
 impl Lent {
     /// Creates a window for a program. The host may answer until this time.
-    pub fn new(borrower: Borrower, held: Held, until: Duration) -> Self {
+    pub fn new(borrower: Borrower, held: HeldMemory, until: Duration) -> Self {
         let Borrower { user, stream, hello } = borrower;
         Self { user, held, hello, stream: Some(stream), state: WindowState::Asked(until) }
     }
@@ -149,12 +149,12 @@ impl Lent {
     }
 
     /// Its pages, once the host has released them.
-    pub fn into_held(self) -> Held {
+    pub fn into_held(self) -> HeldMemory {
         self.held
     }
 
     /// The program, if it still waits, and the pages.
-    pub fn into_parts(self) -> (Option<Borrower>, Held) {
+    pub fn into_parts(self) -> (Option<Borrower>, HeldMemory) {
         let Self { user, held, hello, stream, .. } = self;
         (stream.map(|stream| Borrower { user, stream, hello }), held)
     }

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use spillway_guests::window::Place;
+use spillway_guests::window::WindowPlace;
 use spillway_wire::ring::{Geometry, Welcome};
 
 use super::device::{Device, Part};
@@ -20,18 +20,18 @@ pub struct Memory {
 
 /// A window's memory, in use until [`Memory::give_back`].
 #[derive(Debug)]
-pub enum Held {
+pub enum HeldMemory {
     /// Pages of the guest's memory.
     Pages(Window),
     /// Pages of its device.
     Part(Part),
 }
 
-impl Held {
+impl HeldMemory {
     /// Where the host finds it.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> WindowPlace {
         match self {
-            Self::Pages(window) => Place::Pages(window.pages.clone()),
+            Self::Pages(window) => WindowPlace::Pages(window.pages.clone()),
             Self::Part(part) => part.place(),
         }
     }
@@ -69,7 +69,7 @@ impl Held {
     }
 }
 
-impl AsFd for Held {
+impl AsFd for HeldMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Pages(window) => window.as_fd(),
@@ -80,8 +80,8 @@ impl AsFd for Held {
 
 impl Memory {
     /// Lends this many successive pages of the device, if they are free there.
-    pub fn lend_part(&mut self, count: usize) -> Option<Held> {
-        self.device.as_mut()?.lend(count).map(Held::Part)
+    pub fn lend_part(&mut self, count: usize) -> Option<HeldMemory> {
+        self.device.as_mut()?.lend(count).map(HeldMemory::Part)
     }
 
     /// Allocates pages of the guest's memory for window number `id`. Together there may be `most` of them. `hold`
@@ -95,27 +95,27 @@ impl Memory {
         count: usize,
         most: usize,
         hold: impl FnOnce(&OwnedFd, &Path) -> io::Result<()>,
-    ) -> io::Result<Held> {
+    ) -> io::Result<HeldMemory> {
         let pages = self.pages.as_mut();
         let pages = pages.ok_or_else(|| io::Error::other("this guest has no hugetlbfs"))?;
         // Allow twice as many: a returned page becomes free a moment later.
         pages.allow(2 * most as u64)?;
         hold(pages.pins(), pages.folder())?;
-        pages.make(id, count).map(Held::Pages)
+        pages.make(id, count).map(HeldMemory::Pages)
     }
 
     /// The program gets the window.
-    pub fn hand_over(&self, held: &Held) {
-        if let (Held::Part(part), Some(device)) = (held, &self.device) {
+    pub fn hand_over(&self, held: &HeldMemory) {
+        if let (HeldMemory::Part(part), Some(device)) = (held, &self.device) {
             device.hand_over(part);
         }
     }
 
     /// Takes a window's memory back. Call it when the host has released it.
-    pub fn give_back(&mut self, held: Held) {
+    pub fn give_back(&mut self, held: HeldMemory) {
         match (held, &mut self.pages, &mut self.device) {
-            (Held::Pages(window), Some(pages), _) => pages.give_back(window),
-            (Held::Part(part), _, Some(device)) => device.give_back(&part),
+            (HeldMemory::Pages(window), Some(pages), _) => pages.give_back(window),
+            (HeldMemory::Part(part), _, Some(device)) => device.give_back(&part),
             _ => {}
         }
     }

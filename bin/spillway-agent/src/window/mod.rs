@@ -32,7 +32,7 @@ use device::Device;
 pub use holder::hold;
 pub use lent::Borrower;
 use lent::{Heard, Lent};
-use memory::{Held, Memory};
+use memory::{HeldMemory, Memory};
 use pages::{PAGE_BYTES, Pages, random, run_name};
 
 /// Most huge pages of all windows together, and of one user. Only the first limit applies to root. A device may have
@@ -380,7 +380,7 @@ impl Windows {
         &mut self,
         now: Duration,
         borrower: Borrower,
-        find: impl FnOnce(&mut Self, &Borrower, usize) -> Result<Held, Reason>,
+        find: impl FnOnce(&mut Self, &Borrower, usize) -> Result<HeldMemory, Reason>,
     ) {
         let found = match borrower.pages() {
             _ if !self.is_clear || self.shared.is_ending.load(Ordering::Relaxed) => {
@@ -396,7 +396,7 @@ impl Windows {
     }
 
     /// Pages of the device, for the user that may have them and a program that finds them there.
-    fn find_part(&mut self, borrower: &Borrower, count: usize) -> Option<Held> {
+    fn find_part(&mut self, borrower: &Borrower, count: usize) -> Option<HeldMemory> {
         let device = self.memory.device.as_ref().filter(|_| self.has_device)?;
         let may = borrower.user == device.user && borrower.hello.version >= PART_VERSION;
         let has_room = self.lent.len() < WINDOWS_MAX;
@@ -404,7 +404,7 @@ impl Windows {
     }
 
     /// Pages of the guest's memory.
-    fn find_pages(&mut self, borrower: &Borrower, count: usize) -> Result<Held, Reason> {
+    fn find_pages(&mut self, borrower: &Borrower, count: usize) -> Result<HeldMemory, Reason> {
         if !self.has_room(borrower.user, count) {
             self.note("windows have as many huge pages as they may have".into());
             return Err(Reason::NoPages);
@@ -422,7 +422,7 @@ impl Windows {
         })
     }
 
-    fn ask(&mut self, now: Duration, borrower: Borrower, held: Held) {
+    fn ask(&mut self, now: Duration, borrower: Borrower, held: HeldMemory) {
         let id = self.next;
         self.next += 1;
         let (depth, data_bytes) = (borrower.hello.depth, borrower.hello.data_bytes);

@@ -15,7 +15,7 @@ fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
     let ((_, bell), (stream, program)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
     stream.set_nonblocking(true).unwrap();
     let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
-    let held = Held::Pages(window);
+    let held = HeldMemory::Pages(window);
     let lent = Lent::new(Borrower { user: 1000, stream, hello }, held, OPEN_TIME);
     let windows = Windows {
         shared: Arc::default(),
@@ -40,7 +40,7 @@ fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
 
 /// The window that is lent has so many pages.
 fn set_pages(windows: &mut Windows, count: usize) {
-    let Held::Pages(window) = &mut windows.lent.get_mut(&0).unwrap().held else { panic!() };
+    let HeldMemory::Pages(window) = &mut windows.lent.get_mut(&0).unwrap().held else { panic!() };
     window.pages = vec![0; count];
 }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use spillway_guests::window::{FromGuest, FromHost, Place, VERSION, WINDOWS_MAX};
+use spillway_guests::window::{FromGuest, FromHost, VERSION, WINDOWS_MAX, WindowPlace};
 use spillway_ring::{Attached, Region, Server};
 use spillway_sections::GuestFile;
 use spillway_wire::ring::{Geometry, Hello, Reason, WAKE, WINDOW_PAGE_BYTES};
@@ -36,7 +36,7 @@ const WAKES_MAX: usize = 16;
 /// A mapped window.
 struct Window {
     ring: Attached,
-    place: Place,
+    place: WindowPlace,
     /// When its end was requested.
     ending: Option<Instant>,
     is_slow: bool,
@@ -267,7 +267,7 @@ impl Windows {
     fn open_window(
         &mut self,
         id: u64,
-        place: Place,
+        place: WindowPlace,
         hello: Hello,
     ) -> Result<FromHost, (Reason, Option<String>)> {
         let refused = |why: &str| (Reason::NoWindows, Some(why.to_owned()));
@@ -290,7 +290,7 @@ impl Windows {
     }
 
     /// Checks a request against the open windows.
-    fn check(&self, id: u64, place: &Place, hello: Hello) -> Result<(), &'static str> {
+    fn check(&self, id: u64, place: &WindowPlace, hello: Hello) -> Result<(), &'static str> {
         if self.nonce.is_some() {
             return Err("windows of an earlier agent are still being closed");
         }
@@ -313,7 +313,7 @@ impl Windows {
     }
 
     /// The file that contains the pages, and where they lie in it.
-    fn find(&self, place: &Place) -> Result<(io::Result<File>, Vec<u64>), String> {
+    fn find(&self, place: &WindowPlace) -> Result<(io::Result<File>, Vec<u64>), String> {
         let Seen { memory, is_migrating, .. } = *self.place.seen();
         if is_migrating {
             return Err("the VM is migrating to another host".into());
@@ -321,8 +321,8 @@ impl Windows {
         let unknown = "the VM's monitor does not report where its memory lies";
         let memory = memory.ok_or(unknown)?;
         let pages = match place {
-            Place::Pages(pages) => pages,
-            Place::Device { pages, proof } => {
+            WindowPlace::Pages(pages) => pages,
+            WindowPlace::Device { pages, proof } => {
                 let path = self.place.device.as_deref();
                 let path = path.ok_or("the host's configuration names no ivshmem file")?;
                 let (file, offsets) = device::find(path, pages, *proof)?;

@@ -40,12 +40,12 @@ struct Served {
 impl Served {
     /// The client may have so much. The agent has said hello.
     fn new(limits: Limits) -> Self {
-        Self::with(limits, false)
+        Self::with(limits, false, memory())
     }
 
     /// The VM has an ivshmem device of 4 pages, whose pages contain their numbers as proofs.
-    fn with_device() -> Self {
-        let served = Self::with(LIMITS, true);
+    fn with_device(memory: Memory) -> Self {
+        let served = Self::with(LIMITS, true, memory);
         let file = File::create(served.place.device.as_ref().unwrap()).unwrap();
         file.set_len(4 * PAGE).unwrap();
         for page in 0..4_u64 {
@@ -54,7 +54,7 @@ impl Served {
         served
     }
 
-    fn with(limits: Limits, has_device: bool) -> Self {
+    fn with(limits: Limits, has_device: bool, memory: Memory) -> Self {
         // tmpfs, as the pool demands.
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = |name: &str| folder.path().join(name);
@@ -86,7 +86,7 @@ impl Served {
             hunger: Arc::default(),
             windows: Some(place.clone()),
         });
-        place.renew(Some(memory()));
+        place.renew(Some(memory));
         let server = Some(Arc::new(server));
         let windows = Windows::new(shared.clone(), place.clone(), server, hears);
         let thread = Some(thread::spawn(|| windows.run()));
@@ -112,15 +112,15 @@ impl Served {
 
     /// What the host says to a program's wish.
     fn open(&mut self, id: u64) -> FromHost {
-        self.ask(id, Place::Pages(pages()), DATA_BYTES)
+        self.ask(id, WindowPlace::Pages(pages()), DATA_BYTES)
     }
 
     /// What the host says to a wish for a page of the device.
     fn open_on_device(&mut self, id: u64, page: u64, proof: u64) -> FromHost {
-        self.ask(id, Place::Device { pages: vec![page], proof }, 4096)
+        self.ask(id, WindowPlace::Device { pages: vec![page], proof }, 4096)
     }
 
-    fn ask(&mut self, id: u64, place: Place, data_bytes: u32) -> FromHost {
+    fn ask(&mut self, id: u64, place: WindowPlace, data_bytes: u32) -> FromHost {
         self.say(&FromGuest::Open { id, place, depth: DEPTH, data_bytes });
         self.hear()
     }
@@ -193,7 +193,7 @@ fn a_vm_that_moves_gets_no_windows_until_its_monitor_says_that_it_has_stopped_to
 fn what_an_agent_that_hears_no_answer_wishes_for_opens_no_window() {
     let served = Served::new(LIMITS);
     served.agent.get_ref().shutdown(std::net::Shutdown::Read).unwrap();
-    let place = Place::Pages(pages());
+    let place = WindowPlace::Pages(pages());
     let open = FromGuest::Open { id: 1, place, depth: DEPTH, data_bytes: DATA_BYTES };
     // In one piece: the first can't be answered.
     let said = [FromGuest::Close { id: 0 }.encode(), open.encode()].concat();
@@ -225,8 +225,7 @@ fn why(said: FromHost) -> String {
 
 #[test]
 fn a_window_lies_in_the_device_without_boot_memory_that_was_found() {
-    let mut served = Served::with_device();
-    served.place.renew(Some(Memory { boot: None }));
+    let mut served = Served::with_device(Memory { boot: None });
     let opened = served.open_on_device(0, 3, 3);
     assert!(matches!(opened, FromHost::Opened { id: 0, .. }), "{opened:?}");
     assert!(why(served.open(1)).contains("does not report where its memory lies"));
@@ -241,7 +240,7 @@ fn a_window_lies_in_the_device_without_boot_memory_that_was_found() {
 
 #[test]
 fn the_device_serves_only_pages_of_its_file_that_are_free_and_the_guest_s() {
-    let mut served = Served::with_device();
+    let mut served = Served::with_device(memory());
     for (id, page) in [(0, 4), (1, (1 << 31) - 1)] {
         assert!(why(served.open_on_device(id, page, page)).contains("beyond the end"), "{page}");
     }
