@@ -59,6 +59,15 @@ impl Drop for Done {
     }
 }
 
+/// Reads the values that there are. A single one is read chunk by chunk: other threads use the connection in between.
+fn read(values: &[Option<Arc<SpilledValue>>], deadline: Deadline) -> Result<Vec<Vec<u8>>, Error> {
+    if let [Some(value)] = values {
+        return value.read(deadline).map(|bytes| vec![bytes]);
+    }
+    let places: Vec<_> = values.iter().flatten().map(|value| value.place()).collect();
+    spill().read_many(&places, deadline)
+}
+
 /// Number of bytes of values of several keys; 0 for a single key.
 fn many_bytes(values: &[Option<Arc<SpilledValue>>]) -> u64 {
     let bytes = values.iter().flatten().map(|value| value.bytes());
@@ -92,9 +101,8 @@ impl Queue {
                 }
             };
             drop(fetches);
-            let places: Vec<_> = fetch.values.iter().flatten().map(|value| value.place()).collect();
             // Only the client waits, so only each chunk has a deadline, not the value.
-            let bytes = spill().read_many(&places, Deadline::NONE);
+            let bytes = read(&fetch.values, Deadline::NONE);
             let bytes = bytes.map(|bytes| bytes.into_iter().map(Cell::new).collect());
             let fetched = Fetched { values: fetch.values, bytes };
             fetch.waiting.finish(Done { fetched, answer: fetch.answer });
@@ -166,7 +174,10 @@ impl Fetched {
         &self,
         now: &[Option<&Arc<SpilledValue>>],
     ) -> Result<Vec<Option<Vec<u8>>>, &Error> {
-        let is_same = |(was, now): (&Option<Arc<SpilledValue>>, &Option<&Arc<SpilledValue>>)| matches!((was, now), (Some(was), Some(now)) if Arc::ptr_eq(was, now));
+        type Pair<'a> = (&'a Option<Arc<SpilledValue>>, &'a Option<&'a Arc<SpilledValue>>);
+        let is_same = |(was, now): Pair<'_>| {
+            was.as_ref().zip(*now).is_some_and(|(was, now)| Arc::ptr_eq(was, now))
+        };
         let bytes = match &self.bytes {
             Ok(bytes) => bytes,
             Err(error) if self.values.iter().zip(now).any(is_same) => return Err(error),

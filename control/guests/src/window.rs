@@ -54,9 +54,10 @@ pub enum FromHost {
     Cleared {
         /// The hello's.
         nonce: u64,
-        /// Whether the host has the file of the guest's ivshmem device: then windows may lie there ([`WindowPlace::Device`]).
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        has_device: bool,
+        /// If the host has the file of an ivshmem device of the guest: the number that it wrote to `PROOF` of the file's
+        /// first page. Windows may lie in the device that has it ([`WindowPlace::Device`]).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        device: Option<u64>,
     },
     /// A window is served.
     Opened {
@@ -221,8 +222,8 @@ mod tests {
         }
         for said in [
             FromHost::Greet { version: VERSION },
-            FromHost::Cleared { nonce: 7, has_device: false },
-            FromHost::Cleared { nonce: 8, has_device: true },
+            FromHost::Cleared { nonce: 7, device: None },
+            FromHost::Cleared { nonce: 8, device: Some(u64::MAX) },
             FromHost::Opened { id: 1, depth: 64, data_bytes: 4096, instance: u64::MAX },
             FromHost::Refused { id: 1, reason: 4, why: Some("why not".into()) },
             FromHost::Closed { id: 1 },
@@ -262,7 +263,7 @@ mod tests {
         };
         let line = r#"{"open":{"id":1,"pages":[7],"depth":64,"data_bytes":4096}}"#;
         assert_eq!(open.encode(), format!("{line}\n").as_bytes());
-        let cleared = FromHost::Cleared { nonce: 7, has_device: false };
+        let cleared = FromHost::Cleared { nonce: 7, device: None };
         assert_eq!(cleared.encode(), b"{\"cleared\":{\"nonce\":7}}\n");
     }
 

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 const LOOKS: u32 = 32;
 /// The longest polling time, in shortest pauses.
 const WORTH: u32 = 10;
-/// The shortest pause grows by one of so many parts at each sleep, so that it is a recent one.
-const FORGETS: u32 = 16;
+/// The shortest pause grows by itself in this time, so that it is a recent one. What waking takes hardly changes.
+const FORGETS: Duration = Duration::from_mins(10);
 /// Initial polling time of a thread.
 const TIME_FIRST: Duration = Duration::from_micros(10);
 
@@ -61,7 +61,9 @@ impl PollTime {
 
     /// Adapts the polling time after a sleep. `pause` is the time without a command, including polling and waking up.
     pub fn slept(&mut self, pause: Duration) {
-        self.shortest = pause.min(self.shortest.saturating_add(self.shortest / FORGETS));
+        let passed = pause.as_secs_f64() / FORGETS.as_secs_f64();
+        let grown = self.shortest.as_secs_f64().mul_add(passed, self.shortest.as_secs_f64());
+        self.shortest = pause.min(Duration::try_from_secs_f64(grown).unwrap_or(Duration::MAX));
         let max = self.max.min(self.shortest.saturating_mul(WORTH));
         self.time = if pause > max {
             let half = self.time / 2;
@@ -172,9 +174,10 @@ mod tests {
         let then = |pause_us, times| [vec![100; 10], vec![pause_us; times]].concat();
         assert_eq!(after(&[100; 20]), 1000, "ten times the shortest");
         assert_eq!(after(&[600; 20]), 5000, "at most the most");
-        assert_eq!(after(&then(1000, 1)), 1062, "ten times");
-        assert!(after(&then(2000, 6)) < 20, "2 ms is long where waking takes 0.1");
-        assert_eq!(after(&then(2000, 60)), 5000, "the short pause was long ago");
+        assert_eq!(after(&then(1000, 10)), 1000, "ten times");
+        assert_eq!(after(&then(2000, 1000)), 0, "2 ms is long where waking takes 0.1");
+        let long_ago = [then(3600 * 1_000_000, 4), vec![2000; 20]].concat();
+        assert_eq!(after(&long_ago), 5000, "the short pause was long ago");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub enum Heard {
     Nothing,
     /// It wakes the host.
     Wake,
+    /// It has closed its socket.
+    Closed,
     /// It has closed its socket, or violated the protocol.
     Gone,
     /// The host has not answered in time.
@@ -91,9 +94,14 @@ impl Lent {
         }
     }
 
-    /// Closes the program's socket.
+    /// Tells the program that its window has ended: its socket does. If the window lies in the device, the other direction
+    /// stays open, because the program may write there until it has closed its socket too.
     pub fn end(&mut self) {
-        (self.stream, self.state) = (None, WindowState::Ending);
+        self.state = WindowState::Ending;
+        match &self.stream {
+            Some(stream) if self.held.is_on_device() => drop(stream.shutdown(Shutdown::Write)),
+            _ => self.stream = None,
+        }
     }
 
     /// Passes the window to the program; returns whether that succeeded.
@@ -132,30 +140,41 @@ impl Lent {
             return Heard::HostSilent;
         }
         let Some(stream) = &mut self.stream else { return Heard::Nothing };
-        let mut bytes = [0; WAKES_MAX];
-        match stream.read(&mut bytes) {
-            Ok(0) => Heard::Gone,
-            Ok(count) if bytes[..count].iter().all(|&byte| byte == WAKE) => Heard::Wake,
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-                ) =>
-            {
-                Heard::Nothing
-            }
+        let heard = hear(stream);
+        if heard == Heard::Closed {
+            self.stream = None;
+        }
+        match (heard, self.state) {
+            (_, WindowState::Ending) | (Heard::Nothing, _) => Heard::Nothing,
+            (Heard::Wake, _) => Heard::Wake,
             _ => Heard::Gone,
         }
     }
 
-    /// Its pages, once the host has released them.
-    pub fn into_held(self) -> HeldMemory {
-        self.held
+    /// Its pages, once the host has released them, and its program's socket if that may still write there.
+    pub fn into_held(self) -> (HeldMemory, Option<UnixStream>) {
+        (self.held, self.stream)
     }
 
     /// The program, if it still waits, and the pages.
     pub fn into_parts(self) -> (Option<Borrower>, HeldMemory) {
         let Self { user, held, hello, stream, .. } = self;
         (stream.map(|stream| Borrower { user, stream, hello }), held)
+    }
+}
+
+/// Reads what a program sends on a socket that does not block.
+pub fn hear(stream: &mut UnixStream) -> Heard {
+    let mut bytes = [0; WAKES_MAX];
+    match stream.read(&mut bytes) {
+        Ok(0) => Heard::Closed,
+        Ok(count) if bytes[..count].iter().all(|&byte| byte == WAKE) => Heard::Wake,
+        Ok(_) => Heard::Gone,
+        Err(error)
+            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
+        {
+            Heard::Nothing
+        }
+        Err(_) => Heard::Closed,
     }
 }

@@ -3,8 +3,10 @@
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use rustix::event::PollFd;
 use spillway_guests::window::WindowPlace;
 use spillway_wire::ring::{Geometry, Welcome};
 
@@ -15,7 +17,10 @@ use super::pages::{Pages, Window};
 #[derive(Debug)]
 pub struct Memory {
     pub pages: Option<Pages>,
-    pub device: Option<Device>,
+    /// The guest's ivshmem devices. Only the one that the host maps is ever written.
+    pub devices: Vec<Device>,
+    /// Which of them that is.
+    pub used: Option<usize>,
 }
 
 /// A window's memory, in use until [`Memory::give_back`].
@@ -79,9 +84,25 @@ impl AsFd for HeldMemory {
 }
 
 impl Memory {
+    /// The device in which windows may lie.
+    pub fn device(&self) -> Option<&Device> {
+        self.devices.get(self.used?)
+    }
+
+    /// Uses the device that contains this number, which the host wrote to its file. Clears what earlier runs of the agent
+    /// lent there. Call it when the host has released all of it.
+    pub fn use_device(&mut self, number: Option<u64>) {
+        let has_it = |device: &Device| number.is_some_and(|number| device.number() == number);
+        self.used = self.devices.iter().position(has_it);
+        if let Some(device) = self.device() {
+            device.clear();
+        }
+    }
+
     /// Lends this many successive pages of the device, if they are free there.
     pub fn lend_part(&mut self, count: usize) -> Option<HeldMemory> {
-        self.device.as_mut()?.lend(count).map(HeldMemory::Part)
+        let used = self.used?;
+        self.devices.get_mut(used)?.lend(used, count).map(HeldMemory::Part)
     }
 
     /// Allocates pages of the guest's memory for window number `id`. Together there may be `most` of them. `hold`
@@ -106,27 +127,41 @@ impl Memory {
 
     /// The program gets the window.
     pub fn hand_over(&self, held: &HeldMemory) {
-        if let (HeldMemory::Part(part), Some(device)) = (held, &self.device) {
+        if let HeldMemory::Part(part) = held
+            && let Some(device) = self.devices.get(part.device)
+        {
             device.hand_over(part);
         }
     }
 
-    /// Takes a window's memory back. Call it when the host has released it.
-    pub fn give_back(&mut self, held: HeldMemory) {
-        match (held, &mut self.pages, &mut self.device) {
-            (HeldMemory::Pages(window), Some(pages), _) => pages.give_back(window),
-            (HeldMemory::Part(part), _, Some(device)) => device.give_back(&part),
-            _ => {}
+    /// Takes a window's memory back. Call it when the host has released it. Pages of a device are free once `program`, the
+    /// socket of a program that may still write there, is closed too.
+    pub fn give_back(&mut self, (held, program): (HeldMemory, Option<UnixStream>)) {
+        match (held, &mut self.pages) {
+            (HeldMemory::Pages(window), Some(pages)) => pages.give_back(window),
+            (HeldMemory::Pages(_), None) => {}
+            (HeldMemory::Part(part), _) => {
+                if let Some(device) = self.devices.get_mut(part.device) {
+                    device.give_back(part, program);
+                }
+            }
         }
     }
 
-    /// Frees what earlier runs of the agent lent. Call it when the host has released all of it.
+    /// Frees the pages of devices that programs have left now.
+    pub fn hear_programs(&mut self) {
+        self.devices.iter_mut().for_each(Device::hear_programs);
+    }
+
+    /// The sockets of those programs.
+    pub fn interest(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.devices.iter().flat_map(Device::interest)
+    }
+
+    /// Frees the guest memory that earlier runs of the agent lent. Call it when the host has released all of it.
     pub fn forget_others(&self) {
         if let Some(pages) = &self.pages {
             pages.forget_others();
-        }
-        if let Some(device) = &self.device {
-            device.clear();
         }
     }
 }

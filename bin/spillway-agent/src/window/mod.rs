@@ -90,8 +90,6 @@ pub struct Windows {
     start: Instant,
     port: Port<FromHost>,
     memory: Memory,
-    /// Whether the host maps the device.
-    has_device: bool,
     run: String,
     /// Exists from the first window on. When it closes, the holder knows that the agent has ended.
     holder: Option<UnixStream>,
@@ -123,20 +121,21 @@ impl Windows {
 
     fn try_open(options: &Run) -> io::Result<(Self, UnixStream)> {
         let (run, root, mount) = (run_name()?, &options.root, &options.hugetlbfs);
-        let device = Device::find(root, options.ivshmem_uid).unwrap_or_else(|error| {
+        let devices = Device::find_all(root, options.ivshmem_uid).unwrap_or_else(|error| {
             eprintln!("spillway-agent: no windows in the ivshmem device: {error}");
-            None
+            Vec::new()
         });
         let pages = Pages::open(root, mount, run.clone())
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", mount.display())));
-        let memory = match (pages, device) {
-            (Ok(pages), device) => Memory { pages: Some(pages), device },
-            (Err(error), None) => return Err(error),
-            (Err(error), device) => {
-                eprintln!("spillway-agent: windows in the ivshmem device only: {error}");
-                Memory { pages: None, device }
+        let pages = match pages {
+            Ok(pages) => Some(pages),
+            Err(error) if devices.is_empty() => return Err(error),
+            Err(error) => {
+                eprintln!("spillway-agent: no windows in guest memory: {error}");
+                None
             }
         };
+        let memory = Memory { pages, devices, used: None };
         let meminfo = fs::read_to_string(root.join("proc/meminfo"))?;
         let part = parse::meminfo(&meminfo).total / MEMORY_PART / PAGE_BYTES;
         let (bell, hears) = UnixStream::pair()?;
@@ -149,7 +148,6 @@ impl Windows {
             start: Instant::now(),
             port,
             memory,
-            has_device: false,
             run,
             holder: None,
             pages_max: PAGES_MAX.min(part) as usize,
@@ -228,6 +226,7 @@ impl Windows {
         let mut waits: Vec<PollFd<'_>> = vec![readable(&self.bell)];
         waits.extend(self.port.interest());
         waits.extend(self.lent.values().filter_map(Lent::interest));
+        waits.extend(self.memory.interest());
         let due = self.lent.values().filter_map(Lent::deadline).chain(self.port.deadline()).min();
         let due = due.unwrap_or(now + SLEEP_MAX).saturating_sub(self.start.elapsed());
         wait(&mut waits, due.min(SLEEP_MAX));
@@ -280,7 +279,7 @@ impl Windows {
                 }
                 self.greet();
             }
-            FromHost::Cleared { nonce, has_device } if self.nonce == Some(nonce) => {
+            FromHost::Cleared { nonce, device } if self.nonce == Some(nonce) => {
                 self.nonce = None;
                 let newer = self.lent.split_off(&self.first);
                 let old = std::mem::replace(&mut self.lent, newer);
@@ -288,8 +287,9 @@ impl Windows {
                     self.memory.give_back(lent.into_held());
                 }
                 self.memory.forget_others();
+                self.memory.use_device(device);
                 self.is_clear = true;
-                self.compare_devices(has_device);
+                self.note_devices(device.is_some());
             }
             FromHost::Cleared { .. } => {}
             FromHost::Opened { id, depth, data_bytes, instance } => {
@@ -323,21 +323,23 @@ impl Windows {
         self.lent.remove(&id)
     }
 
-    /// Uses the guest's device if the host has its file; reports what is missing.
-    fn compare_devices(&mut self, host_has_one: bool) {
-        self.has_device = host_has_one && self.memory.device.is_some();
-        match (host_has_one, &self.memory.device) {
-            (true, None) => self.note(
-                "the host has a file for an ivshmem device, but this guest has no such device: windows lie in guest memory"
-                    .into(),
-            ),
-            (false, Some(_)) => self.note(
-                "this guest has an ivshmem device, but the host's configuration names no file for it (ivshmem of [[vm]]): \
-                 windows lie in guest memory"
-                    .into(),
-            ),
-            _ => {}
-        }
+    /// Reports why no windows lie in the guest's device, if it or the host has one.
+    fn note_devices(&mut self, host_has_one: bool) {
+        let has_devices = !self.memory.devices.is_empty();
+        let problem = match (host_has_one, has_devices) {
+            (true, true) if self.memory.used.is_some() => return,
+            (false, false) => return,
+            (true, false) => {
+                "the host has a file for an ivshmem device, but this guest has no such device: no windows lie there"
+            }
+            (true, true) => {
+                "the host's ivshmem file is not the memory of this guest's device: no windows lie there"
+            }
+            (false, true) => {
+                "this guest has an ivshmem device, but the host uses no file for it (ivshmem of [[vm]]): no windows lie there"
+            }
+        };
+        self.note(problem.into());
     }
 
     fn opened(&mut self, id: u64, depth: u16, data_bytes: u32, instance: u64) {
@@ -358,9 +360,11 @@ impl Windows {
         self.note(format!("the host refuses a window: {}", why.unwrap_or(reason.text())));
         let (borrower, held) = lent.into_parts();
         let was_on_device = held.is_on_device();
-        self.memory.give_back(held);
+        // The program does not have it yet.
+        self.memory.give_back((held, None));
         let Some(borrower) = borrower else { return };
-        if was_on_device && reason == Reason::NoWindows && self.is_clear {
+        let is_of_device = matches!(reason, Reason::NoWindows | Reason::Failed);
+        if was_on_device && is_of_device && self.is_clear {
             return self.lend_from(self.start.elapsed(), borrower, Self::find_pages);
         }
         borrower.refuse(reason);
@@ -397,9 +401,11 @@ impl Windows {
 
     /// Pages of the device, for the user that may have them and a program that finds them there.
     fn find_part(&mut self, borrower: &Borrower, count: usize) -> Option<HeldMemory> {
-        let device = self.memory.device.as_ref().filter(|_| self.has_device)?;
+        let device = self.memory.device()?;
         let may = borrower.user == device.user && borrower.hello.version >= PART_VERSION;
-        let has_room = self.lent.len() < WINDOWS_MAX;
+        // Other users find windows too.
+        let most = if borrower.user == 0 { WINDOWS_MAX } else { WINDOWS_MAX / 2 };
+        let has_room = self.lent.len() < most;
         if may && has_room { self.memory.lend_part(count) } else { None }
     }
 
@@ -443,12 +449,13 @@ impl Windows {
 
     /// Reads the programs' wake-ups and ends.
     fn hear_programs(&mut self, now: Duration) {
+        self.memory.hear_programs();
         let (mut wakes, mut gone) = (Vec::new(), Vec::new());
         for (&id, lent) in &mut self.lent {
             match lent.hear(now) {
                 Heard::Nothing => {}
                 Heard::Wake => wakes.push(id),
-                Heard::Gone => gone.push(id),
+                Heard::Closed | Heard::Gone => gone.push(id),
                 Heard::HostSilent => {
                     lent.refuse(Reason::HostAway);
                     gone.push(id);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use spillway_wire::ring::{Hello, Welcome, control};
+use spillway_wire::ring::{Hello, WAKE, Welcome, control};
 
 use super::device::tests::{plug, word};
 use super::*;
@@ -22,8 +22,7 @@ fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
         bell,
         start: Instant::now(),
         port: Port::new(&folder.join("port"), folder, PORT, FromHost::decode),
-        memory: Memory { pages: Some(pages), device: None },
-        has_device: false,
+        memory: Memory { pages: Some(pages), devices: Vec::new(), used: None },
         run: String::new(),
         holder: None,
         pages_max: 1,
@@ -121,13 +120,12 @@ fn pages_come_back_with_the_answer_to_the_last_hello_and_to_no_other() {
     let last = windows.nonce.unwrap();
     assert_eq!(io::Read::read(&mut program, &mut [0; 1]).unwrap(), 0, "the program has it");
     // Messages that the host sent before it read the last hello.
-    for said in [FromHost::Cleared { nonce: early, has_device: false }, FromHost::Closed { id: 0 }]
-    {
+    for said in [FromHost::Cleared { nonce: early, device: None }, FromHost::Closed { id: 0 }] {
         windows.hear(said);
         assert!(windows.lent.contains_key(&0) && folder.path().join("window").exists());
         assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::HostAway).encode());
     }
-    windows.hear(FromHost::Cleared { nonce: last, has_device: false });
+    windows.hear(FromHost::Cleared { nonce: last, device: None });
     assert!(windows.lent.is_empty() && !folder.path().join("window").exists());
     assert_eq!(refusal(&mut windows, 1000).0, Welcome::Refused(Reason::NoPages).encode());
 }
@@ -168,11 +166,22 @@ fn a_program_hears_that_the_host_has_not_answered_in_time() {
 fn with_a_device(folder: &Path) -> (Windows, File) {
     let memory = plug(folder, 4 * PAGE_BYTES);
     let (mut windows, _) = with_a_window(folder);
-    windows.memory.device = Device::find(folder, 1000).unwrap();
+    windows.memory.devices = Device::find_all(folder, 1000).unwrap();
+    answer(&mut windows, &memory);
+    (windows, memory)
+}
+
+/// The host answers a hello, and has written its number to the device's file.
+fn answer(windows: &mut Windows, memory: &File) {
     windows.greet();
     let nonce = windows.nonce.unwrap();
-    windows.hear(FromHost::Cleared { nonce, has_device: true });
-    (windows, memory)
+    memory.write_all_at(&(nonce | 1).to_le_bytes(), control::PROOF as u64).unwrap();
+    windows.hear(FromHost::Cleared { nonce, device: Some(nonce | 1) });
+}
+
+/// The first page of the next part of the device that would be lent.
+fn next_part(windows: &mut Windows, count: usize) -> u32 {
+    windows.memory.devices[0].lend(0, count).unwrap().first
 }
 
 /// A program that wants a window of one huge page: its socket.
@@ -215,10 +224,54 @@ fn only_programs_of_the_device_s_user_that_find_their_part_get_one() {
     memory.write_all_at(&[7; 8], 0).unwrap();
     drop(first);
     windows.hear_programs(Duration::ZERO);
-    assert_eq!(windows.memory.device.as_mut().unwrap().lend(1).unwrap().first, 2);
+    assert_eq!(next_part(&mut windows, 1), 2);
     windows.hear(FromHost::Closed { id: 1 });
     assert_eq!(word(&memory, 0, 0), 0);
-    assert_eq!(windows.memory.device.as_mut().unwrap().lend(1).unwrap().first, 0);
+    assert_eq!(next_part(&mut windows, 1), 0);
+}
+
+/// A program that has not noticed that its window ended may write to it.
+#[test]
+fn a_part_is_lent_again_once_its_program_has_closed_its_socket_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, memory) = with_a_device(folder.path());
+    let opened = |id| FromHost::Opened { id, depth: 64, data_bytes: 4096, instance: 7 };
+    let mut idle = program(&mut windows, 1000, PART_VERSION);
+    windows.hear(opened(1));
+    told(&mut idle);
+    // The daemon is started again: the program's socket ends, and nothing of it is left but its mapping.
+    answer(&mut windows, &memory);
+    assert_eq!(io::Read::read(&mut idle, &mut [0; 1]).unwrap(), 0);
+    idle.write_all(&[WAKE]).unwrap();
+    windows.hear_programs(Duration::ZERO);
+    assert_eq!(next_part(&mut windows, 1), 1, "the program may write to the first page");
+    assert_eq!(windows.memory.interest().count(), 1);
+    memory.write_all_at(&[7; 8], 0).unwrap();
+    drop(idle);
+    windows.hear_programs(Duration::ZERO);
+    assert_eq!(word(&memory, 0, 0), 0);
+    assert_eq!(next_part(&mut windows, 1), 0);
+    assert_eq!(windows.memory.interest().count(), 0);
+    // The host ends a window whose program is there.
+    let mut other = program(&mut windows, 1000, PART_VERSION);
+    windows.hear(opened(2));
+    told(&mut other);
+    windows.hear(FromHost::Closed { id: 2 });
+    assert_eq!(next_part(&mut windows, 1), 3);
+}
+
+/// The first half of the windows is for users other than root at most.
+#[test]
+fn the_device_s_user_leaves_windows_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let memory = plug(folder.path(), PAGES_MAX * PAGE_BYTES);
+    let (mut windows, _) = with_a_window(folder.path());
+    windows.memory.devices = Device::find_all(folder.path(), 1000).unwrap();
+    answer(&mut windows, &memory);
+    let programs: Vec<_> =
+        (0..WINDOWS_MAX).map(|_| program(&mut windows, 1000, PART_VERSION)).collect();
+    assert_eq!(windows.lent.len(), WINDOWS_MAX / 2);
+    drop(programs);
 }
 
 #[test]
@@ -232,7 +285,7 @@ fn a_device_that_the_host_can_not_map_is_no_reason_to_have_no_window() {
     // It was tried: there are no huge pages here.
     assert_eq!(told(&mut waits), Welcome::Refused(Reason::NoPages));
     assert!(windows.lent.is_empty());
-    assert_eq!(windows.memory.device.as_mut().unwrap().lend(4).unwrap().first, 0);
+    assert_eq!(next_part(&mut windows, 4), 0);
     let (mut windows, _) = with_a_device(folder.path());
     let mut waits = program(&mut windows, 1000, PART_VERSION);
     windows.hear(refused(Reason::Limits));
@@ -242,23 +295,28 @@ fn a_device_that_the_host_can_not_map_is_no_reason_to_have_no_window() {
 #[test]
 fn a_device_of_one_side_alone_is_said_and_not_used() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut windows, _) = with_a_device(folder.path());
-    let mut answer = |has_device| {
+    let (mut windows, memory) = with_a_device(folder.path());
+    assert_eq!(windows.last_problem, "");
+    let said = |windows: &mut Windows, device| {
         windows.last_problem.clear();
         windows.greet();
         let nonce = windows.nonce.unwrap();
-        windows.hear(FromHost::Cleared { nonce, has_device });
-        let program = program(&mut windows, 1000, PART_VERSION);
-        drop(program);
+        windows.hear(FromHost::Cleared { nonce, device });
+        assert!(windows.find_part(&borrower(), 1).is_none());
         windows.last_problem.clone()
     };
-    assert_eq!(answer(true), "");
-    assert!(answer(false).starts_with("no window of 1 huge pages"));
-    windows.memory.device = None;
-    windows.compare_devices(true);
-    assert!(windows.last_problem.contains("no such device"), "{}", windows.last_problem);
-    windows.memory.device = Device::find(folder.path(), 1000).unwrap();
-    windows.compare_devices(false);
-    assert!(windows.last_problem.contains("names no file for it"), "{}", windows.last_problem);
-    assert!(!windows.has_device);
+    // Another's memory is not touched.
+    memory.write_all_at(&[7; 1024], 0).unwrap();
+    let seven = u64::from_le_bytes([7; 8]);
+    assert!(said(&mut windows, Some(seven - 1)).contains("is not the memory of this guest's"));
+    assert!(said(&mut windows, None).contains("the host uses no file for it"));
+    assert_eq!(word(&memory, 0, control::PROOF), seven);
+    windows.memory.devices.clear();
+    assert!(said(&mut windows, Some(seven)).contains("no such device"));
+    assert_eq!(said(&mut windows, None), "");
+}
+
+fn borrower() -> Borrower {
+    let hello = Hello { version: PART_VERSION, depth: 64, data_bytes: 4096 };
+    Borrower { user: 1000, stream: UnixStream::pair().unwrap().0, hello }
 }

@@ -74,6 +74,7 @@ pub struct Windows {
     changes: u64,
     has_said_refused: bool,
     has_said_broken: bool,
+    has_said_no_device: bool,
 }
 
 impl Windows {
@@ -96,6 +97,7 @@ impl Windows {
             changes: 0,
             has_said_refused: false,
             has_said_broken: false,
+            has_said_no_device: false,
         }
     }
 
@@ -188,8 +190,8 @@ impl Windows {
         if self.open.is_empty()
             && let Some(nonce) = self.nonce.take()
         {
-            let has_device = self.place.device.is_some();
-            self.tell(&FromHost::Cleared { nonce, has_device });
+            let device = self.mark_device();
+            self.tell(&FromHost::Cleared { nonce, device });
         }
     }
 
@@ -287,6 +289,23 @@ impl Windows {
         tracing::debug!("vm {}: window {id} is open: {pages} pages", self.shared.name);
         self.open.insert(id, Window { ring, place, ending: None, is_slow: false });
         Ok(FromHost::Opened { id, depth, data_bytes, instance })
+    }
+
+    /// Writes a number to the device's file, by which the agent recognizes the device. None without a file; what is wrong
+    /// with it is logged once.
+    fn mark_device(&mut self) -> Option<u64> {
+        match device::mark(self.place.device.as_deref()?) {
+            Ok(number) => Some(number),
+            Err(why) => {
+                if !std::mem::replace(&mut self.has_said_no_device, true) {
+                    tracing::warn!(
+                        "vm {}: no windows in its ivshmem device: {why}",
+                        self.shared.name
+                    );
+                }
+                None
+            }
+        }
     }
 
     /// Checks a request against the open windows.

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
@@ -46,8 +47,7 @@ impl Served {
     /// The VM has an ivshmem device of 4 pages, whose pages contain their numbers as proofs.
     fn with_device(memory: Memory) -> Self {
         let served = Self::with(LIMITS, true, memory);
-        let file = File::create(served.place.device.as_ref().unwrap()).unwrap();
-        file.set_len(4 * PAGE).unwrap();
+        let file = File::options().write(true).open(served.place.device.as_ref().unwrap()).unwrap();
         for page in 0..4_u64 {
             file.write_all_at(&page.to_le_bytes(), page * PAGE + control::PROOF as u64).unwrap();
         }
@@ -74,6 +74,9 @@ impl Served {
         let server = Server::start(ring, Arc::new(store), door, Default::default()).unwrap();
         let listener = UnixListener::bind(path("windows")).unwrap();
         let device = has_device.then(|| path("ivshmem"));
+        if let Some(device) = &device {
+            File::create(device).unwrap().set_len(4 * PAGE).unwrap();
+        }
         let (place, hears) = WindowsShared::new("guest".into(), path("windows"), device).unwrap();
         let shared = Arc::new(Shared {
             name: "vm".into(),
@@ -96,7 +99,10 @@ impl Served {
         let mut served = Self { shared, place, listener, agent, thread, _folder: folder };
         assert_eq!(served.hear(), FromHost::Greet { version: VERSION });
         served.say(&FromGuest::Hello { version: VERSION, nonce: 7 });
-        assert_eq!(served.hear(), FromHost::Cleared { nonce: 7, has_device });
+        let heard = served.hear();
+        let FromHost::Cleared { nonce: 7, device } = heard else { panic!("{heard:?}") };
+        assert_eq!(device.is_some(), has_device);
+        assert_eq!(device, served.place.device.as_deref().map(number_of));
         served
     }
 
@@ -215,6 +221,21 @@ fn a_ring_that_the_limits_of_the_client_cut_gets_its_window() {
         panic!("{opened:?}")
     };
     assert_eq!(data_bytes, 64 << 10);
+}
+
+/// What the first page of a device's file has as its number.
+fn number_of(path: &Path) -> u64 {
+    let mut number = [0; 8];
+    File::open(path).unwrap().read_exact_at(&mut number, control::PROOF as u64).unwrap();
+    u64::from_le_bytes(number)
+}
+
+#[test]
+fn a_guest_hears_of_no_device_whose_file_is_not_there() {
+    let mut served = Served::with_device(memory());
+    std::fs::remove_file(served.place.device.as_ref().unwrap()).unwrap();
+    served.say(&FromGuest::Hello { version: VERSION, nonce: 8 });
+    assert_eq!(served.hear(), FromHost::Cleared { nonce: 8, device: None });
 }
 
 /// Why the host refuses a window.
