@@ -20,7 +20,7 @@ use spillway_guests::window::WindowPlace;
 use spillway_wire::ring::{WINDOW_PAGE_BYTES, control};
 
 use super::PAGES_MAX;
-use super::lent::{Heard, hear};
+use super::heard::{Heard, hear};
 use super::pages::random;
 
 /// Where the kernel lists PCI devices.

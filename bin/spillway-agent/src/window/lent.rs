@@ -1,6 +1,6 @@
 //! A window that a program has or requested: its socket, and the messages on it.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
@@ -11,10 +11,8 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use spillway_wire::ring::{Hello, Reason, WAKE, Welcome};
 
+use super::heard::{Heard, hear};
 use super::memory::HeldMemory;
-
-/// Most wake-ups per read: several count as one.
-const WAKES_MAX: usize = 64;
 
 /// A program that wants a window.
 #[derive(Debug)]
@@ -44,20 +42,6 @@ enum WindowState {
     Open,
     /// The program no longer has it, but the host may.
     Ending,
-}
-
-/// An event of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    Nothing,
-    /// It wakes the host.
-    Wake,
-    /// It has closed its socket.
-    Closed,
-    /// It has closed its socket, or violated the protocol.
-    Gone,
-    /// The host has not answered in time.
-    HostSilent,
 }
 
 /// A window, its pages and its program.
@@ -160,21 +144,5 @@ impl Lent {
     pub fn into_parts(self) -> (Option<Borrower>, HeldMemory) {
         let Self { user, held, hello, stream, .. } = self;
         (stream.map(|stream| Borrower { user, stream, hello }), held)
-    }
-}
-
-/// Reads what a program sends on a socket that does not block.
-pub fn hear(stream: &mut UnixStream) -> Heard {
-    let mut bytes = [0; WAKES_MAX];
-    match stream.read(&mut bytes) {
-        Ok(0) => Heard::Closed,
-        Ok(count) if bytes[..count].iter().all(|&byte| byte == WAKE) => Heard::Wake,
-        Ok(_) => Heard::Gone,
-        Err(error)
-            if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
-        {
-            Heard::Nothing
-        }
-        Err(_) => Heard::Closed,
     }
 }

@@ -4,6 +4,7 @@
 //! why.
 
 mod device;
+mod heard;
 mod holder;
 mod lent;
 mod memory;
@@ -29,9 +30,10 @@ use crate::options::Run;
 use crate::parse;
 use crate::port::{News, Port, readable, wait};
 use device::Device;
+use heard::Heard;
 pub use holder::hold;
 pub use lent::Borrower;
-use lent::{Heard, Lent};
+use lent::Lent;
 use memory::{HeldMemory, Memory};
 use pages::{PAGE_BYTES, Pages, random, run_name};
 
