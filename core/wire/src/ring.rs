@@ -388,7 +388,7 @@ mod tests {
         let geometry = Geometry::new(64, 1 << 20).unwrap();
         let granted = Welcome::Granted { geometry, instance: 7 << 40 };
         assert_eq!(Welcome::decode(&granted.encode()), Ok(granted));
-        let first = NonZeroU32::new(u32::MAX).unwrap();
+        let first = NonZeroU32::new(0x0102_0304).unwrap();
         let part = Welcome::Part { geometry, instance: 7 << 40, first };
         assert_eq!(Welcome::decode(&part.encode()), Ok(part));
         for reason in [
