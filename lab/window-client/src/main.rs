@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use spillway_client::{Error, Get, Key, PAGE_BYTES, Pool, PoolSpec, Put, Store, open};
 
 /// Long enough for both sides to stop looking and sleep.
-const REST: Duration = Duration::from_millis(2);
+const REST: Duration = Duration::from_millis(20);
 /// How long a store that is lost is looked for.
 const AGAIN: Duration = Duration::from_secs(30);
 
