@@ -118,12 +118,12 @@ pub struct LendDevice {
     pub kept: bool,
     /// The worst `health` of the hosts that hold its copies.
     pub health: String,
-    /// Slabs with two reachable copies: in the local file, or on hosts that are neither `unreachable` nor
-    /// `refused`.
+    /// Slabs with two copies in reach that have every page: in the local file, or on hosts that are neither
+    /// `unreachable` nor `refused`.
     pub slabs_mirrored: u32,
-    /// Slabs with one reachable copy.
+    /// Slabs with one such copy: the other one is missing, out of reach, or lacks pages (`behind_pages`).
     pub slabs_single: u32,
-    /// Slabs whose copies are all unreachable: their pages may come back with the hosts.
+    /// Slabs without such a copy: their pages may come back with the hosts.
     pub slabs_unreachable: u32,
     /// Slabs without a copy: their pages are lost.
     pub slabs_lost: u32,

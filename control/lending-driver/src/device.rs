@@ -192,6 +192,12 @@ impl Device {
         Ok(file.insert(open(fan_out.slabs().into())?).clone())
     }
 
+    /// Which copies of a slab have missed writes, and have not been brought up to date yet.
+    pub fn is_behind(&self, slab: u32) -> [bool; 2] {
+        let pages = self.fan_out_device().map(|fan_out| fan_out.behind_pages(slab));
+        pages.unwrap_or_default().map(|pages| pages != 0)
+    }
+
     /// Whether the local file has a good copy of a slab, with all its pages.
     pub fn is_in_file(&self, slab: u32, copy: usize) -> bool {
         let copies = self.fan_out_device().and_then(|fan_out| fan_out.places(slab).ok());

@@ -124,7 +124,7 @@ fn health_of(lenders: &Lenders, place: &CopyLocation) -> Health {
     }
 }
 
-/// A device's slabs, by their reachable copies.
+/// A device's slabs, by their copies that are in reach and have every page.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Slabs {
     mirrored: u32,
@@ -134,15 +134,25 @@ struct Slabs {
 }
 
 impl Slabs {
-    fn count(slabs: &[[Option<CopyLocation>; 2]], lenders: &Lenders) -> Self {
+    /// Counts them. `is_behind` tells of a slab which of its copies have missed writes.
+    fn count(
+        slabs: &[[Option<CopyLocation>; 2]],
+        lenders: &Lenders,
+        is_behind: impl Fn(u32) -> [bool; 2],
+    ) -> Self {
         let mut count = Self::default();
-        for copies in slabs {
-            let reached = |place: &&CopyLocation| !health_of(lenders, place).is_out_of_reach();
-            let its = match (copies.iter().flatten().filter(reached).count(), copies) {
-                (0, [None, None]) => &mut count.lost,
-                (0, _) => &mut count.unreachable,
+        for (number, copies) in (0..).zip(slabs) {
+            let is_reached = |place: &CopyLocation| !health_of(lenders, place).is_out_of_reach();
+            let reached = copies.each_ref().map(|place| place.as_ref().is_some_and(is_reached));
+            let behind = is_behind(number);
+            let whole = (0..2).filter(|copy| reached[*copy] && !behind[*copy]).count();
+            let its = match (whole, copies) {
+                (_, [None, None]) => &mut count.lost,
+                (2, _) => &mut count.mirrored,
                 (1, _) => &mut count.single,
-                _ => &mut count.mirrored,
+                // Each has what the other one has missed.
+                _ if reached == [true, true] => &mut count.single,
+                _ => &mut count.unreachable,
             };
             *its += 1;
         }
@@ -158,7 +168,8 @@ fn devices(shared: &Shared, view: &View) -> Vec<LendDevice> {
     let device = |view: &DeviceView| {
         let its = made.iter().find(|(id, _)| *id == view.device).map(|(_, device)| device);
         let counters = its.map(|device| device.counters()).unwrap_or_default();
-        let slabs = Slabs::count(&view.slabs, &lenders);
+        let is_behind = |slab| its.map(|device| device.is_behind(slab)).unwrap_or_default();
+        let slabs = Slabs::count(&view.slabs, &lenders, is_behind);
         let places = view.slabs.iter().flatten().flatten();
         let worst = places.map(|place| health_of(&lenders, place)).max();
         LendDevice {
@@ -246,7 +257,28 @@ mod tests {
             [None, place(2)],
             [None, None],
         ];
-        let counted = Slabs::count(&slabs, &lenders);
+        let counted = Slabs::count(&slabs, &lenders, |_| [false, false]);
         assert_eq!(counted, Slabs { mirrored: 2, single: 3, unreachable: 2, lost: 1 });
+    }
+
+    #[test]
+    fn a_copy_that_has_missed_writes_does_not_count() {
+        let loan = |number| LoanId { borrower: HostId::new("a.test").unwrap(), number };
+        let place = |number| Some(CopyLocation::Lender { loan: loan(number), index: 0 });
+        let lenders: Lenders = [(1, Health::Ok), (2, Health::Slow), (3, Health::Unreachable)]
+            .map(|(number, health)| (loan(number), health))
+            .into();
+        let counted = |copies, is_behind| Slabs::count(&[copies], &lenders, |_| is_behind);
+        let single = Slabs { single: 1, ..Slabs::default() };
+        let unreachable = Slabs { unreachable: 1, ..Slabs::default() };
+        assert_eq!(counted([place(1), place(2)], [true, false]), single);
+        assert_eq!(counted([place(1), place(2)], [false, true]), single);
+        assert_eq!(counted([place(1), place(2)], [true, true]), single, "together they have all");
+        assert_eq!(counted([place(1), place(3)], [false, true]), single);
+        assert_eq!(counted([place(1), place(3)], [true, false]), unreachable);
+        let one_slab = |slab| [false, slab == 1];
+        let slabs = [[place(1), place(2)], [place(1), place(2)]];
+        let counted = Slabs::count(&slabs, &lenders, one_slab);
+        assert_eq!(counted, Slabs { mirrored: 1, single: 1, ..Slabs::default() });
     }
 }

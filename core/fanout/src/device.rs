@@ -141,6 +141,12 @@ impl FanOut {
         Ok(core::array::from_fn(|copy| found.standing(copy, behind(copy))))
     }
 
+    /// Pages whose last write a slab's copies have missed; zeros for a slab that there is not. It waits for no request
+    /// and no move.
+    pub fn behind_pages(&self, slab: u32) -> [u32; COPIES] {
+        core::array::from_fn(|copy| self.core.behind.count(slab as usize, copy))
+    }
+
     /// Copies a slab to a new place, under traffic, and then uses that place as its copy 0 (the
     /// primary) or 1 instead of the old one, if any. When this returns, no request for this slab is
     /// in flight to the old place, except those that timed out there; see [`Self::forget`]. It

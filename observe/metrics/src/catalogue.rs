@@ -320,15 +320,15 @@ pub(crate) const LEND_PEER: [Metric<LendPeerSample>; 8] = [
 pub(crate) const LEND_DEVICE: [Metric<LendDeviceSample>; 14] = [
     gauge("spillway_lend_device_bytes", "Length of the device.", |d| Some(d.bytes)),
     gauge("spillway_lend_device_used_bytes", "Bytes of the device in use.", |d| Some(d.used_bytes)),
-    gauge("spillway_lend_device_mirrored_slabs", "Slabs with two copies in reach.", |d| {
-        Some(d.slabs[0])
-    }),
-    gauge("spillway_lend_device_single_slabs", "Slabs with one copy in reach.", |d| {
-        Some(d.slabs[1])
-    }),
+    gauge(
+        "spillway_lend_device_mirrored_slabs",
+        "Slabs with two copies in reach that have every page.",
+        |d| Some(d.slabs[0]),
+    ),
+    gauge("spillway_lend_device_single_slabs", "Slabs with one such copy.", |d| Some(d.slabs[1])),
     gauge(
         "spillway_lend_device_unreachable_slabs",
-        "Slabs whose copies all lie on hosts that are unreachable or refused.",
+        "Slabs without a copy in reach that has every page.",
         |d| Some(d.slabs[2]),
     ),
     gauge("spillway_lend_device_lost_slabs", "Slabs without a copy.", |d| Some(d.slabs[3])),

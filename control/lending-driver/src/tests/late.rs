@@ -242,3 +242,20 @@ async fn all_lost_copies_of_a_device_are_one_event() {
     assert_eq!(lost.iter().map(|it| it.slab).collect::<Vec<_>>(), [0, 1, 2]);
     rig.until(|| rig.status().devices[0].slabs_single == 3).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_slab_of_which_a_copy_has_missed_a_write_has_one_copy_until_it_is_there() {
+    let mut mirrored = settings();
+    mirrored.machine.backup = Backup::Mirror;
+    let rig = Rig::start(mirrored).await;
+    rig.order(LendOrder::Borrow(3 * SLAB_BYTES)).await.unwrap();
+    rig.until(|| rig.states() == ["attached"]).await;
+    rig.pools.set_late(C, Late::Loses);
+    rig.kernel.disks()[0].write(SLAB_BYTES, &[7; 4096]).unwrap();
+    let device = &rig.status().devices[0];
+    let slabs = (device.slabs_mirrored, device.slabs_single, device.slabs_unreachable);
+    assert_eq!((slabs, device.behind_pages), ((2, 1, 0), 1), "{}", rig.log);
+    rig.pools.let_go();
+    rig.until(|| rig.status().devices[0].slabs_mirrored == 3).await;
+    assert_eq!(rig.status().devices[0].behind_pages, 0);
+}
