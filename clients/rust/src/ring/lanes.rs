@@ -50,8 +50,9 @@ impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.lanes.taken.fetch_and(!(1 << self.number), Ordering::SeqCst);
         if self.lanes.waiting.load(Ordering::SeqCst) != 0 {
-            // Waiting threads may want different lanes. Waking can't fail for a valid address.
-            let _ = futex::wake(&self.lanes.taken, futex::Flags::PRIVATE, u32::MAX);
+            // All of them: they may want different lanes, and one that finds the connection lost wakes no other. The
+            // kernel takes the number as signed. Waking can't fail for a valid address.
+            let _ = futex::wake(&self.lanes.taken, futex::Flags::PRIVATE, i32::MAX as u32);
         }
     }
 }

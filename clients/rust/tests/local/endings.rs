@@ -1,5 +1,6 @@
 //! Sleeping and waking, and how rings end.
 
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use crate::daemon::{Daemon, LIMITS};
@@ -100,6 +101,26 @@ fn a_server_that_ends_is_noticed_by_clients_that_wait_and_by_those_that_come() {
     assert!(ring.batch_until(&mut [operation], &mut outcomes, far));
     assert!(matches!(outcomes[..], [Err(Error::Lost)]));
     assert_eq!(daemon.inside(), 0);
+}
+
+#[test]
+fn all_threads_that_wait_for_the_one_connection_notice_its_end() {
+    const THREADS: usize = 8;
+    let mut daemon = Daemon::for_one(LIMITS);
+    let ring = Arc::new(daemon.connect(1));
+    let pool = ring.open_pool(PoolSpec::PERSISTENT).unwrap();
+    let (sender, receiver) = mpsc::channel();
+    for _ in 0..THREADS {
+        let (ring, sender) = (ring.clone(), sender.clone());
+        std::thread::spawn(move || {
+            while ring.put(pool, Key::new(1, 1), &[1; 4096]).is_ok() {}
+            sender.send(())
+        });
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    drop(daemon.server.take());
+    let noticed = || receiver.recv_timeout(Duration::from_secs(10)).is_ok();
+    assert_eq!((0..THREADS).take_while(|_| noticed()).count(), THREADS);
 }
 
 #[test]
