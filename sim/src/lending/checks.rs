@@ -8,6 +8,7 @@ use spillway_lending::{
 };
 
 use super::Violation;
+use super::clock::Clock;
 use super::host::{Difference, SLAB_BYTES, Slab};
 use super::world::World;
 
@@ -109,10 +110,10 @@ impl World {
     pub fn check_waits(&mut self, at: usize) -> Result<(), Violation> {
         let now_us = self.now_us;
         let settings = &self.settings;
-        let answer_us = settings.answer_timeout.as_micros() as u64 + 10_000;
+        let answer_us = Clock::longest_us(settings.answer_timeout.as_micros() as u64) + 10_000;
         let gather_us = answer_us * u64::from(settings.rounds_max);
         let Some(machine) = &self.hosts[at].machine else { return Ok(()) };
-        let view = machine.view(self.now());
+        let view = machine.view(self.now(at));
         let asked = view.borrowed.iter().filter(|loan| loan.state == BorrowedState::Asked);
         let asked: Vec<u64> = asked.map(|loan| loan.loan.number).collect();
         let gathering = view.devices.iter().filter(|device| device.state == DeviceState::Gathering);
@@ -153,7 +154,7 @@ impl World {
     pub fn check_view(&mut self, at: usize) -> Result<(), Violation> {
         let now_us = self.now_us;
         let Some(machine) = &self.hosts[at].machine else { return Ok(()) };
-        let views = machine.view(self.now()).devices;
+        let views = machine.view(self.now(at)).devices;
         let mut differences = BTreeMap::new();
         for view in views.iter().filter(|view| view.state == DeviceState::Attached) {
             let Some(device) = self.hosts[at].devices.get(&view.device) else { continue };
@@ -187,15 +188,16 @@ impl World {
     /// Each slab that lacks a copy has it back within a bound of calm time.
     pub fn check_copies(&mut self, at: usize) -> Result<(), Violation> {
         let host = &self.hosts[at];
-        let is_disturbed = host.cut_until_us > self.now_us || host.is_slow;
+        let is_disturbed = host.is_cut(self.now_us) || host.is_slow;
         let is_lossy = self.loss_permille != 0 || self.late_permille != 0;
-        // Without the file, lenders may have no room.
-        let is_calm = !is_disturbed && !is_lossy && self.settings.file_slabs != 0;
+        // Without room in the file, lenders may have none.
+        let has_file = host.has_file_room(self.settings.file_slabs);
+        let is_calm = !is_disturbed && !is_lossy && has_file;
         let (wanted, spare_slabs) = (self.copies_wanted() as usize, self.spare_slabs(at));
         let limit_s = self.repair_limit().as_secs();
         let Some(machine) = &host.machine else { return Ok(()) };
         let is_attached = |view: &DeviceView| view.state == DeviceState::Attached;
-        let views = machine.view(self.now()).devices;
+        let views = machine.view(self.now(at)).devices;
         let attached: Vec<_> =
             views.into_iter().filter(is_attached).map(|view| view.device).collect();
         let mut late = None;
@@ -223,7 +225,7 @@ impl World {
     /// Slabs that the other hosts that can be reached would lend.
     fn spare_slabs(&self, at: usize) -> usize {
         let others = self.hosts.iter().enumerate().filter(|(other, _)| *other != at);
-        let reachable = others.filter(|(_, host)| host.is_reachable(self.now_us));
+        let reachable = others.filter(|(_, host)| host.answers(self.now_us));
         let machines = reachable.filter_map(|(_, host)| host.machine.as_ref());
         machines.map(|machine| machine.spare_bytes() / SLAB_BYTES).sum::<u64>() as usize
     }
@@ -243,7 +245,7 @@ impl World {
                 return Some((at, format!("{} slabs stay reserved", host.lent_slabs())));
             }
             if machine.role() != Role::Neutral || machine.is_waiting() || !host.devices.is_empty() {
-                return Some((at, format!("it stays {:?}", machine.view(self.now()))));
+                return Some((at, format!("it stays {:?}", machine.view(self.now(at)))));
             }
         }
         None

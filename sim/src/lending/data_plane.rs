@@ -19,7 +19,7 @@ impl World {
         let Some(grant) = self.grant(from, device, loan) else { return false };
         let lender = &self.hosts[grant.0];
         let is_live = lender.pools.get(loan).is_some_and(|pool| pool.identity == grant.1);
-        is_live && lender.is_reachable(self.now_us) && self.hosts[from].cut_until_us <= self.now_us
+        is_live && lender.answers(self.now_us) && !self.hosts[from].is_cut(self.now_us)
     }
 
     fn grant(&self, at: usize, device: DeviceId, loan: &LoanId) -> Option<(usize, PoolIdentity)> {
@@ -59,6 +59,7 @@ impl World {
         version: u64,
     ) -> bool {
         match place {
+            CopyLocation::File if self.hosts[at].is_file_lost => false,
             CopyLocation::File => {
                 self.hosts[at].file.insert((device, slab), version);
                 true
@@ -89,7 +90,7 @@ impl World {
 
     fn can_read(&self, at: usize, device: DeviceId, slab: u32) -> bool {
         self.good(at, device, slab).iter().any(|place| match place {
-            CopyLocation::File => true,
+            CopyLocation::File => !self.hosts[at].is_file_lost,
             CopyLocation::Lender { loan, .. } => self.reaches(at, device, loan),
         })
     }
@@ -101,7 +102,7 @@ impl World {
                 let expected = Content { device: *id, slab, version: its.version };
                 for place in its.copies.iter().flatten() {
                     let is_readable = match place {
-                        CopyLocation::File => true,
+                        CopyLocation::File => !self.hosts[at].is_file_lost,
                         CopyLocation::Lender { loan, .. } => self.reaches(at, *id, loan),
                     };
                     if is_readable && self.content(at, *id, slab, place) != Some(expected) {
@@ -203,7 +204,7 @@ impl World {
             return failed("the new place is unreachable", false);
         }
         if let Some(its) = self.hosts[at].devices.get_mut(&device) {
-            let Slab { copies, lost, .. } = &mut its.slabs[slab as usize];
+            let Slab { copies, lost, is_file_hit, .. } = &mut its.slabs[slab as usize];
             if lost.contains(&Some(place.clone())) {
                 let what = format!(
                     "slab {slab} of device {device} is placed where a late write may arrive"
@@ -213,6 +214,7 @@ impl World {
             let is_there = copies[usize::from(1 - copy)].as_ref() == Some(place);
             copies[usize::from(copy)] = (!is_there).then(|| place.clone());
             lost[usize::from(copy)] = None;
+            *is_file_hit &= *place != CopyLocation::File;
         }
         self.check_slab(at, device, slab)?;
         Ok(Ok(()))
@@ -309,7 +311,7 @@ impl World {
             failed.clear();
         }
         for (copy, place) in failed {
-            let is_hit = self.is_hit_now(at, device, &place);
+            let is_hit = self.is_hit_now(at, device, slab, &place);
             if let Some(its) = self.hosts[at].devices.get_mut(&device) {
                 let its = &mut its.slabs[slab as usize];
                 its.copies[copy] = None;

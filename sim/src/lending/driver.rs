@@ -3,6 +3,7 @@
 use spillway_lending::{Action, Body, DeviceId, Event, Message, Note, PlaceFailure, PoolIdentity};
 
 use super::Violation;
+use super::clock::Clock;
 use super::host::{Grant, SLAB_BYTES, Slab};
 use super::injected_bug::InjectedBug;
 use super::world::{What, Work, World, access};
@@ -82,7 +83,7 @@ impl World {
             _ => {}
         }
         let loan = message.body.loan().clone();
-        if self.hosts[at].cut_until_us > self.now_us {
+        if self.hosts[at].mute_until_us > self.now_us {
             self.strike(&loan, self.now_us);
             return;
         }
@@ -196,7 +197,7 @@ impl World {
         match note {
             Note::LoanLost { loan, .. } => self.hit(at, loan),
             Note::Recalling { loan, deadline } => {
-                let at_us = self.now_us + deadline.as_micros() as u64;
+                let at_us = self.now_us + Clock::longest_us(deadline.as_micros() as u64);
                 self.hosts[at].recalls.insert(loan.clone(), at_us);
             }
             Note::Expired { loan } => self.hit(self.names[&loan.borrower], loan),

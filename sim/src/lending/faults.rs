@@ -19,8 +19,8 @@ impl World {
         let lasts_us = 200_000 + self.random.below(25_000_000);
         let until_us = self.now_us + lasts_us;
         self.summary.faults += 1;
-        match self.random.below(8) {
-            0..2 => self.hosts[at].cut_until_us = until_us,
+        match self.random.below(9) {
+            0..2 => self.cut(at, until_us),
             2 => {
                 let host = &mut self.hosts[at];
                 host.paused_until_us = host.paused_until_us.max(until_us);
@@ -29,11 +29,24 @@ impl World {
             3 => self.crash(at, lasts_us, true),
             4..6 => self.crash(at, lasts_us, false),
             6 => self.hosts[at].is_slow = !self.hosts[at].is_slow,
+            7 => self.lose_file(at),
             _ => {
                 let order = [Order::Borrow(3), Order::Return, Order::Drain, Order::Resume];
                 let order = order[self.random.below(4) as usize];
                 self.schedule(0, at, None, What::Operator(order));
             }
+        }
+    }
+
+    /// Cuts a host off, in one direction or both.
+    fn cut(&mut self, at: usize, until_us: u64) {
+        let host = &mut self.hosts[at];
+        let way = self.random.below(3);
+        if way != 0 {
+            host.mute_until_us = until_us;
+        }
+        if way != 1 {
+            host.deaf_until_us = until_us;
         }
     }
 
@@ -43,7 +56,7 @@ impl World {
         }
         self.stop(at);
         let host = &mut self.hosts[at];
-        (host.paused_until_us, host.cut_until_us) = (0, 0);
+        (host.paused_until_us, host.mute_until_us, host.deaf_until_us) = (0, 0, 0);
         self.schedule(lasts_us, at, None, What::Restart { keeps_store });
     }
 
@@ -70,7 +83,7 @@ impl World {
         self.is_calm = true;
         (self.loss_permille, self.late_permille) = (0, 0);
         for host in &mut self.hosts {
-            host.cut_until_us = 0;
+            (host.mute_until_us, host.deaf_until_us) = (0, 0);
             host.is_slow = false;
         }
     }

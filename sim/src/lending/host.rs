@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use spillway_lending::{CopyLocation, DeviceId, HostId, LoanId, Machine, PoolIdentity, Reading};
 
+use super::clock::Clock;
+
 /// Bytes of a slab here.
 pub(super) const SLAB_BYTES: u64 = 1 << 20;
 
@@ -20,7 +22,10 @@ pub(super) struct Host {
     /// The number of its daemon's start.
     pub boot: u32,
     pub paused_until_us: u64,
-    pub cut_until_us: u64,
+    /// Until when nothing that it sends arrives, and nothing reaches it.
+    pub mute_until_us: u64,
+    pub deaf_until_us: u64,
+    pub clock: Clock,
     /// Whether its driver is slow.
     pub is_slow: bool,
     /// The earliest scheduled wake-up.
@@ -36,6 +41,8 @@ pub(super) struct Host {
     pub devices: BTreeMap<DeviceId, Device>,
     /// The version of each slab in the local file.
     pub file: BTreeMap<(DeviceId, u32), u64>,
+    /// Whether the local file's disk has failed: it gives and takes nothing.
+    pub is_file_lost: bool,
     /// The spare memory that it last reported to the registry.
     pub spare_bytes: u64,
     /// Since when each device is being gathered, and each loan requested.
@@ -107,6 +114,8 @@ pub(super) struct Slab {
     /// Copies that faults have taken since it last had all copies, and their number then.
     pub hits: u32,
     pub full: u32,
+    /// Whether its copy in the local file is counted in `hits`.
+    pub is_file_hit: bool,
 }
 
 impl Host {
@@ -114,8 +123,26 @@ impl Host {
         self.machine.is_some()
     }
 
+    /// Whether messages reach it.
     pub const fn is_reachable(&self, now_us: u64) -> bool {
-        self.is_up() && self.paused_until_us <= now_us && self.cut_until_us <= now_us
+        self.is_up() && self.paused_until_us <= now_us && self.deaf_until_us <= now_us
+    }
+
+    /// Whether requests reach it, and its answers arrive.
+    pub const fn answers(&self, now_us: u64) -> bool {
+        self.is_reachable(now_us) && !self.is_cut(now_us)
+    }
+
+    /// Whether its network fails, one way or both.
+    pub const fn is_cut(&self, now_us: u64) -> bool {
+        self.mute_until_us > now_us || self.deaf_until_us > now_us
+    }
+
+    /// Whether a local file of so many slabs takes one more.
+    pub fn has_file_room(&self, file_slabs: u64) -> bool {
+        let slabs = self.devices.values().flat_map(|device| &device.slabs);
+        let used = slabs.filter(|slab| slab.copies.contains(&Some(CopyLocation::File))).count();
+        !self.is_file_lost && (used as u64) < file_slabs
     }
 
     /// Slabs of its pools, and slabs that are being reserved or freed.

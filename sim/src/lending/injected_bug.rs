@@ -28,11 +28,13 @@ pub enum InjectedBug {
     BlindGrant,
     /// A borrower's machine does not hear of the copies that the data plane gave up.
     UnheardLoss,
+    /// Every second host's clock runs a fifth too fast, so that its leases end before the other one expects it.
+    FastClock,
 }
 
 impl InjectedBug {
     /// All bugs.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::StaleAck,
         Self::EarlyRelease,
         Self::NoReserve,
@@ -45,6 +47,7 @@ impl InjectedBug {
         Self::SilentCopy,
         Self::BlindGrant,
         Self::UnheardLoss,
+        Self::FastClock,
     ];
 
     /// Its name on the command line.
@@ -62,6 +65,7 @@ impl InjectedBug {
             Self::SilentCopy => "silent-copy",
             Self::BlindGrant => "blind-grant",
             Self::UnheardLoss => "unheard-loss",
+            Self::FastClock => "fast-clock",
         }
     }
 }

@@ -3,8 +3,8 @@
 //! [`run`] creates a world from a seed. It has 2 to 8 hosts, or a given number; settings, memory and racks come from
 //! the seed. The network loses, repeats, delays and reorders messages. Drivers take time and fail. A model of the data
 //! plane knows where each version of each slab lies (`data_plane`). For 90 virtual seconds the memory demand of
-//! programs changes, operators give orders, and hosts are cut off, stopped, and crash and return with or without their
-//! store. Then all faults end, and lost copies must be back. Then the demand ends, and everything must be given back.
+//! programs changes, operators give orders, and hosts are cut off in one direction or both, stopped, and crash and
+//! return with or without their store, and their local files fail. Clocks begin anywhere and differ in speed. Then all faults end, and lost copies must be back. Then the demand ends, and everything must be given back.
 //!
 //! Invariants after every step (`checks`):
 //!
@@ -25,6 +25,7 @@
 //! Injected bugs show that the checks work: [`InjectedBug`].
 
 mod checks;
+mod clock;
 mod data_plane;
 mod driver;
 mod faults;
@@ -177,7 +178,11 @@ fn settings(random: &mut Random) -> Settings {
         backup,
         mode,
         slab_bytes: SLAB_BYTES,
-        file_slabs: if has_file { 4096 } else { 0 },
+        file_slabs: match has_file {
+            true if random.one_in(3) => random.between(1, 16),
+            true => 4096,
+            false => 0,
+        },
         device_slabs_min: random.between(1, 8) as u32,
         device_slabs_max: 32,
         answer_timeout: Duration::from_millis(random.between(300, 1_000)),

@@ -28,9 +28,11 @@ impl World {
         until.is_some_and(|until_us| until_us + shows_us >= self.now_us)
     }
 
-    /// A borrower loses a loan, by a fault if one struck it.
+    /// A borrower loses a loan: by a fault if one struck it, or to a lender that has it back although nothing else has room.
     pub fn hit(&mut self, at: usize, loan: &LoanId) {
-        if self.is_struck(loan) {
+        let is_recalled = self.hosts.iter().any(|host| host.recalls.contains_key(loan));
+        let has_file = self.hosts[at].has_file_room(self.settings.file_slabs);
+        if self.is_struck(loan) || is_recalled && !has_file {
             self.hit_copies(at, loan);
         }
     }
@@ -58,12 +60,27 @@ impl World {
         }
     }
 
+    /// A host's local file fails: all copies in it are lost.
+    pub fn lose_file(&mut self, at: usize) {
+        let host = &mut self.hosts[at];
+        host.is_file_lost = true;
+        host.file.clear();
+        for slab in host.devices.values_mut().flat_map(|device| &mut device.slabs) {
+            slab.is_file_hit = slab.copies.contains(&Some(CopyLocation::File));
+            slab.hits += u32::from(slab.is_file_hit);
+        }
+    }
+
     /// Whether a fault is why a place can't be reached now, and that was not counted yet.
-    pub fn is_hit_now(&self, at: usize, device: DeviceId, place: &CopyLocation) -> bool {
-        let CopyLocation::Lender { loan, .. } = place else { return false };
+    pub fn is_hit_now(&self, at: usize, device: DeviceId, slab: u32, place: &CopyLocation) -> bool {
+        let CopyLocation::Lender { loan, .. } = place else {
+            let its = self.hosts[at].devices.get(&device);
+            let slab = its.and_then(|its| its.slabs.get(slab as usize));
+            return slab.is_some_and(|slab| self.hosts[at].is_file_lost && !slab.is_file_hit);
+        };
         let grants = self.hosts[at].devices.get(&device).map(|device| &device.grants);
         let Some(grant) = grants.and_then(|grants| grants.get(loan)) else { return false };
-        let is_cut = self.hosts[at].cut_until_us > self.now_us;
-        !grant.is_hit && (is_cut || !self.hosts[grant.lender].is_reachable(self.now_us))
+        let is_cut = self.hosts[at].is_cut(self.now_us);
+        !grant.is_hit && (is_cut || !self.hosts[grant.lender].answers(self.now_us))
     }
 }

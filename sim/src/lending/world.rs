@@ -9,6 +9,7 @@ use spillway_lending::{
     Message, Order, Peer, PoolIdentity, Settings,
 };
 
+use super::clock::Clock;
 use super::host::{Host, SLAB_BYTES};
 use super::injected_bug::InjectedBug;
 use super::{Options, Summary, Violation};
@@ -150,6 +151,7 @@ impl World {
         let name = format!("h{at:04}");
         let id = HostId::new(&name).expect("a name made of letters and digits");
         self.names.insert(id.clone(), at);
+        let clock = self.clock(at);
         self.hosts.push(Host {
             id,
             rack: format!("r{rack}"),
@@ -158,7 +160,9 @@ impl World {
             machine: None,
             boot: 0,
             paused_until_us: 0,
-            cut_until_us: 0,
+            mute_until_us: 0,
+            deaf_until_us: 0,
+            clock,
             is_slow: false,
             wake_us: u64::MAX,
             pools: BTreeMap::new(),
@@ -167,6 +171,7 @@ impl World {
             gone: Default::default(),
             devices: BTreeMap::new(),
             file: BTreeMap::new(),
+            is_file_lost: false,
             spare_bytes: 0,
             gathering: BTreeMap::new(),
             asked: BTreeMap::new(),
@@ -182,8 +187,15 @@ impl World {
         self.schedule(offset_us, at, None, What::Peers);
     }
 
-    pub const fn now(&self) -> Duration {
-        Duration::from_micros(self.now_us)
+    fn clock(&mut self, at: usize) -> Clock {
+        let clock = Clock::new(self.random.next(), self.random.next());
+        let is_wrong = self.bug == Some(InjectedBug::FastClock) && at.is_multiple_of(2);
+        if is_wrong { clock.faster_by(20) } else { clock }
+    }
+
+    /// The time that a host's clock shows.
+    pub fn now(&self, at: usize) -> Duration {
+        self.hosts[at].clock.at(self.now_us)
     }
 
     pub fn schedule(&mut self, in_us: u64, host: usize, boot: Option<u32>, what: What) {
@@ -216,7 +228,7 @@ impl World {
                 slab_bytes: SLAB_BYTES,
             })
             .collect();
-        let now = Duration::from_micros(self.now_us);
+        let now = host.clock.at(self.now_us);
         let id = host.id.clone();
         host.machine = Some(Machine::new(id, epoch, seed, self.settings.clone(), kept, now));
     }
@@ -228,6 +240,7 @@ impl World {
         host.boot += 1;
         host.devices.clear();
         host.file.clear();
+        host.is_file_lost = false;
         host.gathering.clear();
         host.asked.clear();
         host.recalls.clear();
@@ -367,14 +380,15 @@ impl World {
 
     /// Passes an event to a machine, and executes its actions.
     pub fn step(&mut self, at: usize, event: Event) -> Result<(), Violation> {
-        let now = self.now();
+        let now = self.now(at);
         if self.is_traced {
             self.trace(at, &format!("{event:?}"));
         }
+        let clock = self.hosts[at].clock;
         let Some(machine) = &mut self.hosts[at].machine else { return Ok(()) };
         let mut actions = Vec::new();
         machine.handle(now, event, &mut actions);
-        let wake_us = machine.wake_at().map(|wake| wake.as_micros() as u64);
+        let wake_us = machine.wake_at().map(|wake| clock.when(wake));
         for action in actions {
             if self.is_traced {
                 self.trace(at, &format!("    {action:?}"));
