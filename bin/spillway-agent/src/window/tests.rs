@@ -12,8 +12,7 @@ use super::*;
 /// An agent in a folder that has lent one window without pages, and its program.
 fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
     let (pages, window) = Pages::pretended(folder);
-    let ((_, bell), (stream, program)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
-    stream.set_nonblocking(true).unwrap();
+    let ((_, bell), (stream, program)) = (UnixStream::pair().unwrap(), sockets());
     let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
     let held = HeldMemory::Pages(window);
     let lent = Lent::new(Borrower { user: 1000, stream, hello }, held, OPEN_TIME);
@@ -35,6 +34,15 @@ fn with_a_window(folder: &Path) -> (Windows, UnixStream) {
         last_problem: String::new(),
     };
     (windows, program)
+}
+
+/// The agent's socket of a program, and the program's.
+fn sockets() -> (UnixStream, UnixStream) {
+    let (stream, program) = UnixStream::pair().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    // A program that is told nothing fails its test.
+    program.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    (stream, program)
 }
 
 /// The window that is lent has so many pages.
@@ -77,12 +85,12 @@ fn a_window_that_the_host_refuses_comes_back_also_when_its_program_has_gone() {
 
 /// The reply to a program of this user that wants a window of one huge page, and the logged problem.
 fn refusal(windows: &mut Windows, user: u32) -> (Vec<u8>, String) {
-    let (stream, mut program) = UnixStream::pair().unwrap();
+    let (stream, mut program) = sockets();
     let hello = Hello { version: 1, depth: 64, data_bytes: 4096 };
     windows.last_problem.clear();
     windows.lend(Duration::ZERO, Borrower { user, stream, hello });
     let mut told = Vec::new();
-    io::Read::read_to_end(&mut program, &mut told).unwrap();
+    io::Read::read_to_end(&mut program, &mut told).expect("a refusal");
     (told, windows.last_problem.clone())
 }
 
@@ -186,8 +194,7 @@ fn next_part(windows: &mut Windows, count: usize) -> u32 {
 
 /// A program that wants a window of one huge page: its socket.
 fn program(windows: &mut Windows, user: u32, version: u16) -> UnixStream {
-    let (stream, program) = UnixStream::pair().unwrap();
-    stream.set_nonblocking(true).unwrap();
+    let (stream, program) = sockets();
     let hello = Hello { version, depth: 64, data_bytes: 4096 };
     windows.lend(Duration::ZERO, Borrower { user, stream, hello });
     program
@@ -196,7 +203,7 @@ fn program(windows: &mut Windows, user: u32, version: u16) -> UnixStream {
 /// What a program has been told.
 fn told(program: &mut UnixStream) -> Welcome {
     let mut bytes = [0; Welcome::BYTES];
-    io::Read::read_exact(program, &mut bytes).unwrap();
+    io::Read::read_exact(program, &mut bytes).expect("an answer");
     Welcome::decode(&bytes).unwrap()
 }
 
@@ -228,6 +235,18 @@ fn only_programs_of_the_device_s_user_that_find_their_part_get_one() {
     windows.hear(FromHost::Closed { id: 1 });
     assert_eq!(word(&memory, 0, 0), 0);
     assert_eq!(next_part(&mut windows, 1), 0);
+}
+
+#[test]
+fn pages_of_the_device_do_not_count_as_pages_of_the_guest() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut windows, _) = with_a_device(folder.path());
+    let _on_device = program(&mut windows, 1000, PART_VERSION);
+    assert!(windows.lent[&1].held.is_on_device());
+    windows.pages_max = 1;
+    // There are no huge pages here; the logged problem tells that they would be allowed.
+    let why = refusal(&mut windows, 1001).1;
+    assert!(why.starts_with("no window of 1 huge pages"), "{why}");
 }
 
 /// A program that has not noticed that its window ended may write to it.
