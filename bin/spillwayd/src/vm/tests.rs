@@ -504,6 +504,21 @@ fn windows_end_with_a_reset_and_when_the_vm_is_out_of_reach() {
 }
 
 #[test]
+fn a_vm_whose_balloon_may_take_pages_has_no_memory_for_windows() {
+    for has_balloon in [true, false] {
+        let device = Some("no-device".into());
+        let (place, _hears) =
+            WindowsShared::new("client".into(), "no-channel".into(), device).unwrap();
+        let monitor = |folder: &Path| Way::Monitor(folder.join("qmp"));
+        let driven = Driven::having(monitor, |_| {}, Some(place.clone()));
+        Qemu::ballooned(&driven, has_balloon);
+        driven.until("attached", |view| view.size_bytes == Some(BOOT));
+        let seen = *place.seen();
+        assert_eq!((seen.changes, seen.memory.is_none()), (1, has_balloon));
+    }
+}
+
+#[test]
 fn a_guest_that_waits_for_memory_that_others_have_is_told_of_at_once() {
     let monitor = |folder: &Path| Way::Monitor(folder.join("qmp"));
     let driven = Driven::by(monitor, |pool| {

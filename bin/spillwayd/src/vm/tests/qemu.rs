@@ -21,6 +21,7 @@ pub struct Qemu {
     pub keeps: AtomicU64,
     /// A second device, if it has one.
     second: Option<PathBuf>,
+    has_balloon: bool,
     /// How often it was to get a further device.
     pub widened: AtomicU64,
     /// It ends at the next command.
@@ -39,7 +40,7 @@ impl Qemu {
     }
 
     pub fn with(driven: &Driven, second: Option<PathBuf>) -> Arc<Self> {
-        Self::that_takes(driven, second, None)
+        Self { second, ..Self::of(driven) }.listen(driven)
     }
 
     pub fn that_takes(
@@ -47,20 +48,35 @@ impl Qemu {
         second: Option<PathBuf>,
         added: Option<Mutex<Vec<[String; 3]>>>,
     ) -> Arc<Self> {
+        Self { second, added, ..Self::of(driven) }.listen(driven)
+    }
+
+    /// One whose guest has a balloon, or has none.
+    pub fn ballooned(driven: &Driven, has_balloon: bool) -> Arc<Self> {
+        Self { has_balloon, ..Self::of(driven) }.listen(driven)
+    }
+
+    /// One that does not listen yet.
+    fn of(driven: &Driven) -> Self {
         let path = driven.shared.pool.create("vm", GuestFile::Device(1), DEVICE).unwrap();
         let (requested, keeps, widened, lacks) = Default::default();
-        let (hangs_up, stream) = Default::default();
-        let qemu = Arc::new(Self {
+        let (second, has_balloon, hangs_up, added, stream) = Default::default();
+        Self {
             path,
             requested,
             keeps,
             second,
+            has_balloon,
             widened,
             hangs_up,
             added,
             lacks,
             stream,
-        });
+        }
+    }
+
+    fn listen(self, driven: &Driven) -> Arc<Self> {
+        let qemu = Arc::new(self);
         let (listener, served) = (driven.listener("qmp"), qemu.clone());
         thread::spawn(move || served.serve(listener.accept().unwrap().0));
         qemu
@@ -75,7 +91,12 @@ impl Qemu {
             if self.hangs_up.load(Ordering::Relaxed) {
                 return None;
             }
-            let mut answer = serde_json::json!({ "return": self.answer(&asked) });
+            let mut answer = match asked["execute"].as_str() {
+                Some("query-balloon") if !self.has_balloon => {
+                    serde_json::json!({ "error": { "class": "DeviceNotActive", "desc": "none" } })
+                }
+                _ => serde_json::json!({ "return": self.answer(&asked) }),
+            };
             if let Some(id) = asked.get("id") {
                 answer["id"] = id.clone();
             }
