@@ -4,7 +4,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -58,6 +58,22 @@ pub struct Connected {
     pub instance: u64,
 }
 
+/// Repeats a call that a signal interrupts. The kernel does not restart calls on a socket that has a timeout.
+fn uninterrupted<T>(
+    timeout: Duration,
+    mut call: impl FnMut() -> Result<T, Errno>,
+) -> Result<T, Errno> {
+    let start = Instant::now();
+    loop {
+        match call() {
+            // Each call has the timeout anew.
+            Err(Errno::INTR) if start.elapsed() < timeout => {}
+            Err(Errno::INTR) => return Err(Errno::AGAIN),
+            done => return done,
+        }
+    }
+}
+
 /// Connects, sends the hello, and receives the region. `timeout` applies to the connection and to the welcome, and
 /// stays set on the socket.
 pub fn connect(
@@ -84,16 +100,16 @@ pub fn connect(
     // A listener that does not accept has room for some connections; a further one waits.
     set_socket_timeout(&socket, Timeout::Send, Some(timeout)).map_err(io)?;
     let address = SocketAddrUnix::new(path).map_err(io)?;
-    rustix::net::connect(&socket, &address).map_err(io)?;
+    uninterrupted(timeout, || rustix::net::connect(&socket, &address)).map_err(io)?;
     // A client that is refused at once finds the socket closed, with the reason in it.
     let hello = Hello { version, depth, data_bytes }.encode();
-    let sent = send(&socket, &hello, SendFlags::NOSIGNAL);
+    let sent = uninterrupted(timeout, || send(&socket, &hello, SendFlags::NOSIGNAL));
     let mut bytes = [0; Welcome::BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let parts = &mut [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    let mut receive = || recvmsg(&socket, parts, &mut control, flags);
+    let mut receive = || uninterrupted(timeout, || recvmsg(&socket, parts, &mut control, flags));
     // A daemon that closes the socket without reading the hello resets the connection. The reset is
     // reported once, before the reason that it sent.
     let received = match receive() {

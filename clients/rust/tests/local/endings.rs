@@ -1,5 +1,6 @@
 //! Sleeping and waking, and how rings end.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,29 @@ fn nobody_there_is_told_at_once() {
     // A listener that is not a daemon.
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
     assert!(matches!(Ring::connect(&path), Err(Error::Connect { .. })));
+}
+
+#[test]
+fn signals_do_not_end_an_attempt_to_connect() {
+    extern "C" fn ignore(_: libc::c_int) {}
+    let daemon = Daemon::for_one(LIMITS);
+    // SAFETY: the handler does nothing, and no other test uses the signal.
+    unsafe { libc::signal(libc::SIGUSR1, ignore as *const () as libc::sighandler_t) };
+    // SAFETY: always succeeds.
+    let connecting = unsafe { libc::pthread_self() };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // SAFETY: the thread lives until `done` is set and this one has ended.
+                unsafe { libc::pthread_kill(connecting, libc::SIGUSR1) };
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        });
+        let failed = (0..200).find_map(|_| Ring::connect(&daemon.path).err());
+        done.store(true, Ordering::Relaxed);
+        assert!(failed.is_none(), "{failed:?}");
+    });
 }
 
 #[test]
