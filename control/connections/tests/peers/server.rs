@@ -29,9 +29,9 @@ pub const NEVER: Deadlines =
 /// Of a server that bounds nothing.
 pub const MANY: ConnectionLimits = ConnectionLimits::halves(1024);
 /// Between two chunks of `/slow`.
-pub const SLOW: Duration = Duration::from_millis(300);
+pub const SLOW: Duration = Duration::from_millis(1200);
 /// Chunks of `/slow`.
-pub const SLOW_CHUNKS: usize = 6;
+pub const SLOW_CHUNKS: usize = 3;
 
 /// At most so many connections, and those of one peer: all of them may have proven nothing.
 pub fn limits(connections_max: usize, of_peer_max: usize) -> ConnectionLimits {
