@@ -40,7 +40,8 @@ async fn half_a_head_is_not_waited_for() {
 async fn an_idle_connection_is_not_kept() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
-    start(UnixListener::bind(&path).unwrap(), MANY, HEAD);
+    // Longer than the machine may keep this test from its next request.
+    start(UnixListener::bind(&path).unwrap(), MANY, Deadlines { head: SHORT * 10, ..NEVER });
     let mut stream = UnixStream::connect(&path).await.unwrap();
     for _ in 0..3 {
         assert!(is_served(&mut stream, "/").await, "it stays between requests");
@@ -62,8 +63,9 @@ async fn a_body_that_stops_ends_its_request() {
 
 #[tokio::test]
 async fn a_body_that_is_slow_arrives() {
-    const BYTES: usize = 40;
-    let address = over_tcp(MANY, Deadlines { stall: SHORT * 5, ..NEVER }).await;
+    // They take 4 s, longer than the deadline; a byte may be 3 s late.
+    const BYTES: usize = 80;
+    let address = over_tcp(MANY, Deadlines { stall: SHORT * 15, ..NEVER }).await;
     let mut stream = connect(address).await;
     let head = format!(
         "POST /length HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: {BYTES}\r\n\r\n"
@@ -74,7 +76,7 @@ async fn a_body_that_is_slow_arrives() {
         stream.write_all(b"x").await.unwrap();
     }
     let answer = until_closed(&mut stream).await;
-    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n40"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\n80"), "{answer}");
 }
 
 #[tokio::test]
@@ -87,8 +89,10 @@ async fn an_answer_that_nobody_takes_is_given_up() {
 
 #[tokio::test]
 async fn an_answer_that_takes_long_is_not_cut() {
-    assert!(SLOW > SHORT, "it is slower than every deadline");
-    let address = over_tcp(MANY, Deadlines { head: SHORT, stall: SHORT }).await;
+    // Long enough for the request to come in time on a busy machine.
+    const DEADLINE: Duration = Duration::from_secs(1);
+    assert!(SLOW > DEADLINE, "it is slower than every deadline");
+    let address = over_tcp(MANY, Deadlines { head: DEADLINE, stall: DEADLINE }).await;
     let mut stream = connect(address).await;
     ask(&mut stream, "GET /slow").await;
     let answer = until_closed(&mut stream).await;
