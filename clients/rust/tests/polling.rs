@@ -69,8 +69,11 @@ fn the_server_polls_through_pauses_that_are_short_and_sleeps_in_longer_ones() {
     // It does not poll while other programs want its core, so one of many tries must do.
     let polls =
         |cpu_time: fn(Config) -> Duration, config| (0..200).any(|_| cpu_time(config) > POLLED);
+    // What else it does takes time too, and more on a slow or busy machine.
+    let sleeps =
+        |cpu_time: fn(Config) -> Duration, config| (0..10).any(|_| cpu_time(config) < POLLED);
     assert!(polls(of_a_connection, connections), "a connection's thread slept");
-    assert!(of_a_connection(windows) < POLLED, "a connection's thread polled");
+    assert!(sleeps(of_a_connection, windows), "a connection's thread polled");
     assert!(polls(of_a_window, windows), "a window's thread slept");
-    assert!(of_a_window(connections) < POLLED, "a window's thread polled");
+    assert!(sleeps(of_a_window, connections), "a window's thread polled");
 }
