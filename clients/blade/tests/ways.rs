@@ -20,7 +20,8 @@ use spillway_tiers::blade::{Blade, Carrier, KEY_BYTES, Ledger, Seal};
 
 const MIB: u64 = 1 << 20;
 const PAGES: u32 = 2000;
-const TIMEOUT: Duration = Duration::from_millis(500);
+/// Longer than a busy machine keeps a daemon from its answer.
+const TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The transport to a daemon.
 #[derive(Clone, Copy, Debug)]
