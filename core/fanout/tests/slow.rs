@@ -12,8 +12,9 @@ use spillway_test_support::wait;
 use support::{Fault, Host, Losses, host, losses_of, place, settings};
 
 const LONG: Duration = Duration::from_secs(60);
-/// How long a holder may take here for a request that is not answered.
-const REQUEST: Duration = Duration::from_millis(100);
+/// How long a holder may take here for a request that is not answered. A holder that a busy machine keeps from its work
+/// for as long would be taken for one that is away.
+const REQUEST: Duration = Duration::from_millis(1500);
 
 /// A device of one slab with two copies, whose holders may stall for a while.
 fn pair(request_timeout: Duration, stall_max: Duration) -> ([Host; 2], FanOut, Losses) {
@@ -198,10 +199,10 @@ fn a_copy_is_not_asked_for_changes_while_it_stalls() {
     write(&device, 0..1, 1);
     hosts[1].fake.set(Fault::Stalled);
     write(&device, 0..1, 2);
-    // One request has waited. If the others did, this would take 20 s.
+    // One request has waited. If the others did, this would take five minutes.
     let stall_us = device.counters().longest_stall_us;
     write(&device, 0..200, 3);
-    assert!(stall_us >= 100_000);
+    assert!(u128::from(stall_us) >= REQUEST.as_micros());
     assert!(calls(&hosts[1]) < 100, "it was asked {} times", calls(&hosts[1]));
     assert_eq!(device.counters().behind_pages, 200);
 }
