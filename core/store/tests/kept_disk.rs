@@ -254,7 +254,9 @@ fn a_disk_that_does_not_answer_is_an_error_at_the_deadline_and_holds_nobody_else
         reads() == before
     });
     let disk = slow.disk.as_mut().expect("disk");
-    (disk.delay_ns, disk.deadline) = (1_500_000_000, Duration::from_millis(300));
+    // The machine may keep a thread for a second.
+    let (delay, deadline) = (Duration::from_secs(6), Duration::from_secs(2));
+    (disk.delay_ns, disk.deadline) = (delay.as_nanos() as u64, deadline);
     let store = again(store, &slow);
     let began = Instant::now();
     std::thread::scope(|scope| {
@@ -264,7 +266,7 @@ fn a_disk_that_does_not_answer_is_an_error_at_the_deadline_and_holds_nobody_else
             assert!(get(&store, pool, number).expect("get"));
         }
         assert!(
-            began.elapsed() < Duration::from_millis(250),
+            !late.is_finished() && began.elapsed() < deadline,
             "the others wait: {:?}",
             began.elapsed()
         );
@@ -274,18 +276,22 @@ fn a_disk_that_does_not_answer_is_an_error_at_the_deadline_and_holds_nobody_else
         assert_eq!(last_error.to_string(), "a read failed: the disk does not answer in time");
         let Err(Error::Disk(error)) = got else { panic!("{got:?}") };
         assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
-        assert!(took < Duration::from_millis(1000), "{took:?}");
+        assert!(took < delay - Duration::from_secs(1), "{took:?}");
     });
     // A put that finds no room waits no longer, and later ones are refused at once.
     let refused =
         (3000..9000).find(|&n| store.put(pool, key(n), &incompressible(n)) != Put::Stored);
     let refused = refused.expect("a refusal");
-    let again = Instant::now();
-    assert_eq!(
-        store.put(pool, key(refused), &incompressible(1_u64)),
-        Put::Refused(Refusal::NodeFull)
-    );
-    assert!(again.elapsed() < Duration::from_millis(200), "{:?}", again.elapsed());
+    // The disk is tried again after a second: if the machine took as long, the next put is the one that waits.
+    let is_at_once = || {
+        let again = Instant::now();
+        assert_eq!(
+            store.put(pool, key(refused), &incompressible(1_u64)),
+            Put::Refused(Refusal::NodeFull)
+        );
+        again.elapsed() < deadline / 4
+    };
+    assert!((0..5).any(|_| is_at_once()), "each refusal waits for the disk");
     let trouble = store.disk_counters().expect("disk").trouble;
     assert_eq!(trouble, Some(DiskTrouble::Failed(rustix::io::Errno::TIMEDOUT)));
     assert!(store.disk_counters().expect("disk").failed_reads == 1);
