@@ -171,7 +171,7 @@ fn values_pass_and_a_stop_ends_all_connections() {
     assert_eq!(server.connections(), 2);
     let start = Instant::now();
     server.stop();
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(5));
     assert_eq!(io.stream.read(&mut [0; 1]).unwrap(), 0);
 }
 
@@ -211,7 +211,7 @@ fn a_host_that_receives_nothing_costs_itself_only() {
 
 #[test]
 fn a_host_that_stops_sending_is_cut_off_and_a_slow_one_is_not() {
-    const TIMEOUT: Duration = Duration::from_millis(1200);
+    const TIMEOUT: Duration = Duration::from_secs(3);
     const VALUE_BYTES: u32 = 192 << 10;
     let data_timeout_ms = TIMEOUT.as_millis() as u64;
     let world = World::with(Config { data_timeout_ms, ..Config::default() });
@@ -230,8 +230,9 @@ fn a_host_that_stops_sending_is_cut_off_and_a_slow_one_is_not() {
     let ready = announce(&mut slow, bobs);
     let bytes = 32 << 10;
     for offset in (0..VALUE_BYTES).step_by(bytes) {
-        // 64 KiB in three quarters of the timeout each, which together takes longer than the timeout.
-        std::thread::sleep(TIMEOUT * 3 / 8);
+        // 64 KiB in half of the timeout each, which together takes longer than the timeout. The machine may be busy for
+        // the other half.
+        std::thread::sleep(TIMEOUT / 4);
         let last = offset + bytes as u32 == VALUE_BYTES;
         let bytes = bytes as u32;
         let part = Transfer { command: 9, tag: ready.tag, offset, bytes, last, success: false };
