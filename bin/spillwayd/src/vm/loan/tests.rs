@@ -306,20 +306,22 @@ fn whole_sections_are_lent_and_what_lies_ready_for_several_is_not() {
 
 #[test]
 fn a_slow_disk_keeps_a_guest_waiting_no_longer_than_it_may() {
-    let it = Lent::new(Some(DiskConfig { delay_ns: 20_000_000, ..disk(128 * MIB) }));
+    let it = Lent::new(Some(DiskConfig { delay_ns: 100_000_000, ..disk(128 * MIB) }));
     it.look();
     let pages = (OWN + 12 * SECTION) / PAGE_BYTES as u64 - 200;
     it.fill(pages);
     let began = Instant::now();
-    assert!(!it.loan.lower(&it.pool, 0, began + Duration::from_millis(300)));
+    // Some 190 writes, 8 at a time, take 2.4 s. A busy machine may begin them a second late.
+    let limit = Duration::from_millis(1500);
+    assert!(!it.loan.lower(&it.pool, 0, began + limit));
     let took = began.elapsed();
-    assert!((Duration::from_millis(300)..Duration::from_secs(30)).contains(&took), "{took:?}");
+    assert!((limit..Duration::from_secs(30)).contains(&took), "{took:?}");
     let (lent, bytes) = it.counts();
     assert!((1..12).contains(&lent), "some came back, not all: {lent}");
     assert_eq!(bytes, it.pool.lent_bytes());
     assert!(it.store.memory_bytes() <= OWN + bytes + MIB);
     // Each read of a slow disk is slow.
-    it.assert_each(61, pages);
+    it.assert_each(211, pages);
 }
 
 #[test]
