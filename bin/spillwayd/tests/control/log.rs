@@ -24,16 +24,20 @@ fn strangers_do_not_fill_the_log() {
     let mut daemon = Daemon::start(dir.path());
     let ready = daemon.line(&[" ready "]);
     let [nvme, nbd] = ["nvme_tcp", "nbd_tcp"].map(|setting| address(&ready, setting).to_owned());
+    let began = Instant::now();
     for _ in 0..TIMES {
         talk_nonsense(TcpStream::connect(&nvme).unwrap());
         talk_nonsense(TcpStream::connect(&nbd).unwrap());
         talk_nonsense(UnixStream::connect(dir.path().join("run/nbd.sock")).unwrap());
     }
+    // One a second of each of two peers, and some more: it takes a slow machine long.
+    let most = 8 + 2 * began.elapsed().as_secs() as usize;
+    assert!(most < TIMES / 2, "it took too long for a test of this");
     daemon.stop();
     let lines = daemon.lines();
     let count = |word: &str| lines.lines().filter(|line| line.contains(word)).count();
     for (kind, ended) in [("NVMe/TCP", "INFO connection ended"), ("NBD", "NBD connection ended")] {
-        assert!((1..=8).contains(&count(ended)), "{kind}: {lines}");
+        assert!((1..=most).contains(&count(ended)), "{kind}: {lines}");
     }
     // Every connection is accounted for.
     let uid = rustix::process::getuid().as_raw();
