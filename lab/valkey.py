@@ -10,6 +10,8 @@ import lab
 from daemon import Daemon
 
 MODULE = pathlib.Path(lab.SPILLWAY).with_name("libspillway_valkey.so")
+# How long a command may wait for the store, unless a test says otherwise.
+DEADLINE_S = 5
 # Debian's Redis, and Valkey of its backports as lab/setup unpacks it; or what SERVERS names.
 UNPACKED = lab.LAB / "cache/valkey/usr/bin/valkey-server"
 
@@ -95,6 +97,9 @@ class Server:
         self.dump = lab.WORK / f"{name}.rdb"
         self.module = []
         if module:
+            # Longer than a busy machine keeps the daemon from an answer. A test that stops the daemon waits for as long.
+            if "deadline-ms" not in arguments:
+                arguments = (*arguments, "deadline-ms", DEADLINE_S * 1000)
             self.module = ["--loadmodule", MODULE, "url", f"ring:{daemon.dir}/spillway.sock", *arguments]
         self.start()
 
