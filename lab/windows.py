@@ -87,7 +87,7 @@ def end_agent(guest, signal="TERM"):
     guest.run(f"kill -{signal} $(cat /run/agent.pid); while grep -q . /proc/$(cat /run/agent.pid)/cmdline 2>/dev/null; do sleep 0.1; done")
 
 
-def says_itself(guest, lines, seconds=2):
+def says_itself(guest, lines, seconds=5):
     """What the host answers when the guest says these lines over the windows' channel, in the agent's place."""
     port = guest.run(f"basename $(dirname $(grep -lx {PORT} /sys/class/virtio-ports/*/name))")
     script = "\\n".join(["", *lines, ""]).replace('"', '\\"')
