@@ -199,7 +199,7 @@ class Traces:
         return {path for path in found if not path.is_relative_to("/dev/shm") or "spillway-lab" not in path.parts[3]}
 
     def must_be_gone(self, when):
-        until(lambda: not preloaded(), f"the tasks to end {when}", 2)
+        until(lambda: not preloaded(), f"the tasks to end {when}", 10)
         left = self._files() - self.files
         if left:
             fail(f"{when}: left behind {sorted(map(str, left))}")
