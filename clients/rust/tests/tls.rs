@@ -123,18 +123,18 @@ fn only_those_with_the_right_certificates_meet() {
         Err(error) => error.to_string(),
     };
     // The client's certificate is signed by an authority that the target does not trust.
-    let line = told(open(server.address(), &strange, path, "&timeout=1"));
+    let line = told(open(server.address(), &strange, path, "&timeout=3"));
     assert!(line.contains("does not accept this client's certificate"), "{line}");
     // The target's certificate is signed by an authority that the client does not trust.
-    let line = told(open(server.address(), &own, other.path(), "&timeout=1"));
+    let line = told(open(server.address(), &own, other.path(), "&timeout=3"));
     assert!(line.contains("nobody in the authority file vouches"), "{line}");
     // The certificate is valid, but no client has its name.
     let nobody = authority.files("nobody.test");
-    let line = told(open(server.address(), &nobody, path, "&timeout=1"));
+    let line = told(open(server.address(), &nobody, path, "&timeout=3"));
     assert!(line.contains("has no client of this host's name"), "{line}");
     // The target's certificate is for another name than that of the URL.
     let url = format!(
-        "nvme+tls://localhost:{}?certificate={}&key={}&authority={}&timeout=1",
+        "nvme+tls://localhost:{}?certificate={}&key={}&authority={}&timeout=3",
         server.address().port(),
         own.certificate.display(),
         own.key.display(),
@@ -143,7 +143,7 @@ fn only_those_with_the_right_certificates_meet() {
     let line = told(spillway_client::open(&url));
     assert!(line.contains("not for the name in the URL"), "{line}");
     // Without TLS.
-    let line = told(spillway_client::open(&format!("nvme+tcp://{}?timeout=1", server.address())));
+    let line = told(spillway_client::open(&format!("nvme+tcp://{}?timeout=3", server.address())));
     assert!(line.starts_with("the store can't be reached"), "{line}");
     // A file without a certificate.
     let wrong = Files { certificate: own.key.clone(), ..own.clone() };
