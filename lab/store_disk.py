@@ -318,7 +318,7 @@ def all_of_it(capacity, disk_capacity, system_mib, sizes, seconds, kills):
         full_disk(daemon, system, loads, sizes["full"])
         # What is configured anew holds from the next start on; directory and size do not.
         # Longer than a write of a disk that is well takes on a busy machine.
-        configure(*usual, "disk_timeout_ms = 3000")
+        configure(*usual, "disk_timeout_ms = 1500")
         kill(daemon)
         disk_that_hangs(daemon, system, loads, sizes["full"])
         configure(lab.WORK, port, "4G", usual[-1])

@@ -11,7 +11,7 @@ from daemon import Daemon
 
 MODULE = pathlib.Path(lab.SPILLWAY).with_name("libspillway_valkey.so")
 # How long a command may wait for the store, unless a test says otherwise.
-DEADLINE_S = 5
+DEADLINE_S = 3
 # Debian's Redis, and Valkey of its backports as lab/setup unpacks it; or what SERVERS names.
 UNPACKED = lab.LAB / "cache/valkey/usr/bin/valkey-server"
 
