@@ -163,4 +163,17 @@ mod tests {
         let most = load.values().max().copied().unwrap_or(0);
         assert!(load.len() > 95 && most < 80, "{most} of 1000 ask the same of {}", load.len());
     }
+
+    /// Of two in the same rack the one with more to spare is asked, unless only the other was drawn: 15 times of 16 here.
+    #[test]
+    fn the_better_of_two_has_more_to_spare() {
+        let peers = peers(2, 1);
+        let asks_larger = |seed: &u64| {
+            let wants = Wants { apart_from: vec![None], ..Wants::default() };
+            let asks = plan(&peers, &mut [30, 10], wants, &mut Random::new(*seed));
+            asks.contains_key(&peers[0].host)
+        };
+        let times = (0..1_000).filter(asks_larger).count();
+        assert!((900..970).contains(&times), "{times} of 1000");
+    }
 }

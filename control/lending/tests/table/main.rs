@@ -409,6 +409,29 @@ fn lender_above_the_upper_threshold_recalls_and_frees_at_the_deadline_at_the_lat
 }
 
 #[test]
+fn lender_above_the_upper_threshold_recalls_the_newest_loans_and_no_more_than_it_must() {
+    let (mut host, _) = Host::lender(settings());
+    host.now += Duration::from_secs(1);
+    let newer = loan("a", 1);
+    host.receive("a", 1, request(&newer, 1, 4, None));
+    host.tell(Event::Reserved { loan: newer, result: Ok(access(10)) });
+    // The loans, fully used, exceed the threshold of 80 by 4 slabs.
+    let (total_bytes, used_bytes, lent_used_bytes) = (TOTAL, 82 * SLAB, 6 * SLAB);
+    let full = Reading { total_bytes, used_bytes, lent_used_bytes, devices: Vec::new() };
+    let mut recalled = Vec::new();
+    for _ in 0..3 {
+        let then = host.tell(Event::Memory(full.clone()));
+        recalled.extend(sent(&then).iter().filter_map(|message| match &message.body {
+            Body::MemLenFin(fin) => Some(fin.loan.borrower.as_str().to_owned()),
+            _ => None,
+        }));
+        host.now += settings().dwell;
+    }
+    recalled.dedup();
+    assert_eq!(recalled, ["a"]);
+}
+
+#[test]
 fn a_lease_ends_first_with_the_borrower() {
     let (mut host, _) = Host::borrower(settings());
     host.now += Duration::from_millis(29_999);
@@ -537,7 +560,9 @@ fn drained_it_gives_back_recalls_and_refuses_until_resumed() {
     assert!(says(&host.tell(Event::Operator(Order::Drain)), "mem_len_fin"));
     let ask =
         |host: &mut Host, number| host.receive("c", 1, request(&loan("c", number), 1, 1, None));
-    assert_eq!(reason(&ask(&mut host, 1)), Some(Reason::Draining));
+    let refused = ask(&mut host, 1);
+    let Body::MemBorRej(rej) = &sent(&refused)[0].body else { panic!("{refused:?}") };
+    assert_eq!((rej.reason, rej.spare_slabs), (Reason::Draining, 0));
     host.tell(Event::Operator(Order::Resume));
     assert!(matches!(ask(&mut host, 2)[0], Action::Reserve { .. }));
 
