@@ -327,6 +327,27 @@ fn a_page_is_mended_when_the_only_copy_with_it_gives_right_bytes_again() {
 }
 
 #[test]
+fn a_copy_that_is_needed_though_it_gave_wrong_bytes_gets_the_right_ones() {
+    let (hosts, device, _) = pair(REQUEST, LONG);
+    write(&device, 0..4, 1);
+    hosts[1].fake.set(Fault::Unwritable);
+    // Only the first copy has these, so it stays in use.
+    write(&device, 0..2, 2);
+    hosts[0].fake.set(Fault::Forging);
+    wait::until("a read to find wrong bytes", || {
+        assert_eq!(value(&device, 3), Some(1));
+        device.counters().fail_overs > 0
+    });
+    hosts[0].fake.set(Fault::None);
+    until(&device, "the page to be copied there", |counters| counters.mended_pages > 0);
+    hosts[1].fake.set(Fault::None);
+    until(&device, "the copies to have all", |counters| counters.behind_pages == 0);
+    assert_eq!(device.counters().mended_pages, 3);
+    hosts[1].fake.set(Fault::Dead);
+    assert_eq!((value(&device, 0), value(&device, 3)), (Some(2), Some(1)));
+}
+
+#[test]
 fn a_forgotten_copy_that_was_behind_costs_no_page() {
     let (hosts, device, _) = pair(REQUEST, LONG);
     write(&device, 0..4, 1);
