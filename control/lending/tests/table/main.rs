@@ -1,5 +1,6 @@
 //! The paper's table of states, row by row (its algorithms 2 to 4), and what this machine adds to it.
 
+mod asking;
 mod moves;
 
 use core::time::Duration;
