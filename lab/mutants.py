@@ -1,6 +1,6 @@
 """Small changes of the code that a test must notice: drawn from cargo-mutants' list, or planted by hand.
 
-long/store-mutants and long/guests-mutants draw and run them. Environment:
+long/store-mutants, guests-mutants, lending-mutants and fanout-mutants draw and run them. Environment:
 
     MUTANTS_LIMIT   time limit of the tests, seconds; a mutant with which they take longer counts as caught (600)
     MUTANTS_WORK    folder of the copy and the build (lab/cache/mutants)

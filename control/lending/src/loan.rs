@@ -33,8 +33,8 @@ pub(crate) struct GrantedLoan {
     pub epoch: Epoch,
     pub lease_until: Duration,
     pub renew_at: Duration,
-    /// When the lender takes it back.
-    pub recall: Option<Duration>,
+    /// Its lender wants it back.
+    pub is_recalled: bool,
     /// A part of it failed: no new copies are placed there.
     pub is_suspect: bool,
 }
@@ -54,12 +54,15 @@ impl Loan {
     }
 
     pub const fn is_recalled(&self) -> bool {
-        matches!(self.state, LoanState::Held(GrantedLoan { recall: Some(_), .. }))
+        matches!(self.state, LoanState::Held(GrantedLoan { is_recalled: true, .. }))
     }
 
     /// Whether slabs may be placed in it.
     pub const fn is_sound(&self) -> bool {
-        matches!(self.state, LoanState::Held(GrantedLoan { recall: None, is_suspect: false, .. }))
+        matches!(
+            self.state,
+            LoanState::Held(GrantedLoan { is_recalled: false, is_suspect: false, .. })
+        )
     }
 
     pub fn suspect(&mut self, now: Duration) {

@@ -105,7 +105,7 @@ impl Machine {
                     epoch,
                     lease_until: until,
                     renew_at,
-                    recall: None,
+                    is_recalled: false,
                     is_suspect: false,
                 };
                 loan.state = LoanState::Held(held);
@@ -170,9 +170,8 @@ impl Machine {
         match &mut loan.state {
             LoanState::Asked { .. } => self.give_up_asking(number, Some((Reason::NoRoom, 0))),
             LoanState::Held(held) => {
-                let is_new = held.recall.is_none();
-                let at = self.now + deadline;
-                held.recall = Some(held.recall.map_or(at, |earlier| earlier.min(at)));
+                let is_new = !held.is_recalled;
+                held.is_recalled = true;
                 let device = loan.device;
                 if is_new {
                     self.loan_recalled(device, from);
@@ -287,7 +286,7 @@ impl Machine {
         let view = |(number, loan): (&u64, &Loan)| {
             let (state, until) = match &loan.state {
                 LoanState::Asked { .. } => (BorrowedState::Asked, Duration::ZERO),
-                LoanState::Held(held) if held.recall.is_some() => {
+                LoanState::Held(held) if held.is_recalled => {
                     (BorrowedState::Recalled, held.lease_until)
                 }
                 LoanState::Held(held) => (BorrowedState::Held, held.lease_until),

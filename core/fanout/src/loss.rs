@@ -264,3 +264,21 @@ impl Waiting {
         self.reports.len() < LOSSES_MAX && self.reported.len() < LOSSES_MAX
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_holder_that_is_read_but_not_written_stays_behind() {
+        let losses = Losses::new();
+        let loss = |effect| Loss { holder: 7, slab: 0, cause: Cause::NoAnswer, effect };
+        assert!(losses.push(loss(Effect::Behind)) && losses.push(loss(Effect::Wait)));
+        losses.note_answer(7, false);
+        assert!(losses.has_waits());
+        assert!(losses.push(loss(Effect::Wait)), "reads wait anew");
+        assert!(!losses.push(loss(Effect::Behind)), "it was behind all the time");
+        losses.note_answer(7, true);
+        assert!(!losses.has_waits() && losses.push(loss(Effect::Behind)));
+    }
+}

@@ -28,7 +28,8 @@ impl World {
         until.is_some_and(|until_us| until_us + shows_us >= self.now_us)
     }
 
-    /// A borrower loses a loan: by a fault if one struck it, or to a lender that has it back although nothing else has room.
+    /// A borrower loses a loan: by a fault if one struck it, or to a lender that has it back while the borrower's file has
+    /// no room. Whether other lenders had room in time is not looked at.
     pub fn hit(&mut self, at: usize, loan: &LoanId) {
         let is_recalled = self.hosts.iter().any(|host| host.recalls.contains_key(loan));
         let has_file = self.hosts[at].has_file_room(self.settings.file_slabs);
@@ -63,6 +64,9 @@ impl World {
     /// A host's local file fails: all copies in it are lost.
     pub fn lose_file(&mut self, at: usize) {
         let host = &mut self.hosts[at];
+        if host.is_file_lost {
+            return;
+        }
         host.is_file_lost = true;
         host.file.clear();
         for slab in host.devices.values_mut().flat_map(|device| &mut device.slabs) {

@@ -53,9 +53,10 @@ impl FakeKernel {
         self.state().available_bytes = bytes;
     }
 
-    /// Has so much lie on a disk that is swapped onto.
+    /// Has so much lie on a disk that is swapped onto: half of it is free.
     pub fn set_swap_used(&self, bytes: u64) {
-        self.state().swaps.iter_mut().for_each(|swap| swap.used_bytes = bytes);
+        let set = |swap: &mut Swap| (swap.bytes, swap.used_bytes) = (2 * bytes, bytes);
+        self.state().swaps.iter_mut().for_each(set);
     }
 
     /// Has the kernel swap onto something.
