@@ -85,8 +85,8 @@ impl Raw {
     }
 }
 
-/// Operations of an honest client during two seconds of an attack, where many threads share few cores.
-const HONEST_MIN: u64 = 100;
+/// Operations of an honest client during two seconds of an attack.
+const HONEST_MIN: u64 = 1000;
 
 /// Runs an honest client during `attack`, and checks every byte. Returns the number of its operations.
 fn beside_an_honest_client(daemon: &Daemon, attack: impl FnOnce()) -> u64 {

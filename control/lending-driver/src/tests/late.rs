@@ -227,13 +227,19 @@ async fn a_kernel_that_does_not_tell_its_memory_holds_up_no_renewal() {
     assert_eq!(rig.status().borrowed[0].state, "held");
 }
 
-#[tokio::test(start_paused = true)]
-async fn all_lost_copies_of_a_device_are_one_event() {
+/// A host with a device of three slabs, whose copies are with B and C.
+async fn with_three_mirrored_slabs() -> Rig {
     let mut mirrored = settings();
     mirrored.machine.backup = Backup::Mirror;
     let rig = Rig::start(mirrored).await;
     rig.order(LendOrder::Borrow(3 * SLAB_BYTES)).await.unwrap();
     rig.until(|| rig.states() == ["attached"]).await;
+    rig
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_lost_copies_of_a_device_are_one_event() {
+    let rig = with_three_mirrored_slabs().await;
     assert_eq!(rig.status().devices[0].slabs_mirrored, 3);
     rig.pools.set_late(C, Late::Refuses);
     rig.kernel.disks()[0].write(0, &[7; 4096]).unwrap();
@@ -245,11 +251,7 @@ async fn all_lost_copies_of_a_device_are_one_event() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slab_of_which_a_copy_has_missed_a_write_has_one_copy_until_it_is_there() {
-    let mut mirrored = settings();
-    mirrored.machine.backup = Backup::Mirror;
-    let rig = Rig::start(mirrored).await;
-    rig.order(LendOrder::Borrow(3 * SLAB_BYTES)).await.unwrap();
-    rig.until(|| rig.states() == ["attached"]).await;
+    let rig = with_three_mirrored_slabs().await;
     rig.pools.set_late(C, Late::Loses);
     rig.kernel.disks()[0].write(SLAB_BYTES, &[7; 4096]).unwrap();
     let device = &rig.status().devices[0];
