@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use spillway_store::Config;
 use spillway_wire::ring::{WINDOW_PAGE_BYTES, WINDOW_PAGES_MAX};
 
 use crate::Error;
@@ -85,6 +86,9 @@ fn embedded(rest: &str) -> Result<Url, &'static str> {
         None if rest.is_empty() => CAPACITY_BYTES,
         None => return Err("only ?capacity=SIZE can follow embed:"),
     };
+    if let Err(spillway_store::Error::Config(why)) = Config::embedded(capacity_bytes).check() {
+        return Err(why);
+    }
     Ok(Url::Embedded { capacity_bytes })
 }
 
@@ -216,6 +220,8 @@ mod tests {
             "embed:64M",
             "embed:?capacity=",
             "embed:?capacity=-1",
+            "embed:?capacity=1023K",
+            "embed:?capacity=257G",
             "embed:?capacity=99999999999T",
             "ring:",
             "guest:?window=0",

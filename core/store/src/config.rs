@@ -5,6 +5,13 @@ use std::time::Duration;
 
 use spillway_tiers::{Backing, KeptSettings};
 
+use crate::Error;
+
+/// Least capacity: a chunk of frames for each lane, and an index.
+const CAPACITY_MIN_BYTES: u64 = 1 << 20;
+/// Largest capacity, limited by 32-bit numbers of 128-byte cells.
+const CAPACITY_MAX_BYTES: u64 = 256 << 30;
+
 /// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -35,6 +42,18 @@ impl Config {
             makes_room: false,
             dedup: Dedup::Off,
             disk: None,
+        }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub const fn check(&self) -> Result<(), Error> {
+        match self.capacity_bytes {
+            ..CAPACITY_MIN_BYTES => Err(Error::Config("less than 1 MiB of capacity")),
+            CAPACITY_MIN_BYTES..=CAPACITY_MAX_BYTES => Ok(()),
+            _ => Err(Error::Config("more than 256 GiB of capacity")),
         }
     }
 }

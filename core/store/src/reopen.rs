@@ -22,7 +22,7 @@ use crate::list::List;
 use crate::pool::{POOLS_MAX, Pool, PoolShard, serial_at};
 use crate::position::{HandlePosition, SHARDS};
 use crate::slot::{PREPAID, Slot, ValueLocation};
-use crate::store::{Store, check};
+use crate::store::Store;
 use crate::tables::Tables;
 
 /// What another process kept of a store.
@@ -91,7 +91,7 @@ impl Store {
     /// [`Error::Io`].
     pub fn reopen(config: Config, kept: impl Into<Kept>) -> Result<Self, Error> {
         let Kept { memory, disk } = kept.into();
-        check(&config)?;
+        config.check()?;
         if config.backing != Backing::Memfd {
             return Err(Error::Config("only a store in memfds can be reopened"));
         }

@@ -20,11 +20,6 @@ use crate::scratch::Scratch;
 use crate::slot::CLIENTS_MAX;
 use crate::tables::{Opened, Tables};
 
-/// Least capacity: a chunk of frames for each lane, and an index.
-const CAPACITY_MIN_BYTES: u64 = 1 << 20;
-/// Largest capacity, limited by 32-bit numbers of 128-byte cells.
-const CAPACITY_MAX_BYTES: u64 = 256 << 30;
-
 /// Bits of the clock below those of a stamp.
 const CLOCK_SHIFT: u32 = 20;
 
@@ -73,17 +68,6 @@ pub struct Store {
     pub(crate) instance: u64,
 }
 
-/// Checks a configuration.
-pub(crate) fn check(config: &Config) -> Result<(), Error> {
-    if config.capacity_bytes < CAPACITY_MIN_BYTES {
-        return Err(Error::Config("less than 1 MiB of capacity"));
-    }
-    if config.capacity_bytes > CAPACITY_MAX_BYTES {
-        return Err(Error::Config("more than 256 GiB of capacity"));
-    }
-    Ok(())
-}
-
 impl Store {
     /// Opens an empty store.
     ///
@@ -91,7 +75,7 @@ impl Store {
     /// [`Error::Config`] for a capacity that cannot be served, [`Error::Io`] when address space or
     /// the disk directory are refused.
     pub fn open(config: Config) -> Result<Self, Error> {
-        check(&config)?;
+        config.check()?;
         let shares = config.dedup != Dedup::Off;
         let arena = Arena::open(config.capacity_bytes, config.backing, shares)?;
         let opened = Tables::open(&config, random()?, random()?)?;

@@ -16,6 +16,7 @@ use rustix::net::{
 };
 
 use super::pipe::{Closed, Dial, Pipe};
+use super::session::now_us;
 use crate::Error;
 
 /// Connects to the addresses of a host.
@@ -62,8 +63,12 @@ fn dial_address(address: &SocketAddr, wait_us: u64) -> Result<TcpPipe, Closed> {
     match connect(&socket, address) {
         Ok(()) => {}
         Err(Errno::INPROGRESS) => {
-            if !poll_socket(&socket, PollFlags::OUT, wait_us) {
-                return Err(Closed::TimedOut);
+            let until_us = now_us() + wait_us;
+            // A signal ends a wait early.
+            while !poll_socket(&socket, PollFlags::OUT, until_us.saturating_sub(now_us())) {
+                if now_us() >= until_us {
+                    return Err(Closed::TimedOut);
+                }
             }
             sockopt::socket_error(&socket)??;
         }

@@ -296,3 +296,11 @@ fn a_batch_carries_values_of_all_lengths() {
         }
     });
 }
+
+#[test]
+fn a_capacity_that_no_store_can_have_is_an_invalid_url() {
+    for (url, why) in [("embed:?capacity=1", "less than"), ("embed:?capacity=1T", "more than")] {
+        let error = spillway_client::open(url).err().expect("an invalid URL");
+        assert!(matches!(error, Error::Url { .. }) && error.to_string().contains(why), "{error}");
+    }
+}
