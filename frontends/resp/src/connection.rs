@@ -123,6 +123,17 @@ impl Connection {
         self.coming.is_some() || !self.input.bytes().is_empty()
     }
 
+    /// Whether the peer may send further commands though it has not read all replies.
+    pub fn has_room_for_replies(&self) -> bool {
+        self.output.waiting() < self.gathered_max()
+    }
+
+    /// Makes room for the replies of a turn: beside those that the peer has not read, if it sends further commands all
+    /// the same.
+    pub fn make_room_for_replies(&mut self, has_sent: bool) {
+        self.output.make_room(if has_sent { self.gathered_max() } else { 0 });
+    }
+
     /// Executes the commands that have arrived, as long as there is room for replies. True if more can be done before
     /// further bytes arrive.
     pub fn process(&mut self, shared: &Shared, recorder: &Recorder, now_ms: u64) -> bool {
@@ -225,6 +236,7 @@ impl Connection {
         self.session.ends = true;
     }
 
+    /// Most bytes of a command without its long values, and of replies that the peer has not read.
     fn gathered_max(&self) -> usize {
         let (least, most) = GATHERED_BYTES;
         let share = self.session.bytes_max().map(|share| share.clamp(least, most) as usize);

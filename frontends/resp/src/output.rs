@@ -6,7 +6,7 @@ use std::io::{self, IoSlice};
 use spillway_store::LongGet;
 use spillway_wire::resp::{Encoder, Version};
 
-/// With this many waiting bytes of replies no further command is executed.
+/// With this many bytes of replies of one turn no further command is executed.
 const FULL_BYTES: usize = 256 << 10;
 /// Most parts that one call sends.
 const PARTS_MAX: usize = 256;
@@ -31,6 +31,8 @@ pub struct Output {
     sent: usize,
     /// Bytes of all pieces that are not sent yet.
     waiting: u64,
+    /// Bytes that may wait beside those of a turn.
+    ahead: usize,
     /// The version of the protocol.
     pub version: Version,
 }
@@ -67,9 +69,19 @@ impl Output {
         self.pieces.is_empty() && self.tail_left() == 0
     }
 
-    /// Whether so many bytes wait that the client must read first.
+    /// Bytes of replies that the client has not read.
+    pub fn waiting(&self) -> usize {
+        self.waiting as usize + self.tail_left()
+    }
+
+    /// Makes room for the replies of a turn beside those that wait, up to `most` bytes in all.
+    pub fn make_room(&mut self, most: usize) {
+        self.ahead = self.waiting().min(most.saturating_sub(FULL_BYTES));
+    }
+
+    /// Whether so many bytes wait that they must be sent first.
     pub fn is_full(&self) -> bool {
-        self.waiting as usize + self.tail_left() >= FULL_BYTES
+        self.waiting() >= FULL_BYTES + self.ahead
     }
 
     /// The position of the next reply, for [`Self::forget_from`].
@@ -111,7 +123,10 @@ impl Output {
                 send(&self.parts())
             };
             match sent {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.drop_sent();
+                    return Ok(false);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -121,6 +136,15 @@ impl Output {
         self.tail.clear();
         self.sent = 0;
         Ok(true)
+    }
+
+    /// Frees the sent bytes of the tail, to which a client that reads slowly may add replies without end. Moves no byte
+    /// more often than it is sent.
+    fn drop_sent(&mut self) {
+        if self.pieces.is_empty() && self.sent >= self.tail.len() - self.sent {
+            self.tail.drain(..self.sent);
+            self.sent = 0;
+        }
     }
 
     /// Takes a worker's buffer for a turn, unless replies wait in an own one.
@@ -198,7 +222,52 @@ impl Piece {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    #[test]
+    fn a_client_that_reads_slowly_keeps_no_buffer_of_what_it_has_read() {
+        let mut output = Output::default();
+        let (mut wanted, mut read) = (Vec::new(), Vec::new());
+        for round in 0..1000_u32 {
+            let reply = [round as u8; 1000];
+            output.bytes().extend_from_slice(&reply);
+            wanted.extend_from_slice(&reply);
+            let mut room = if round < 100 { 0 } else { 1000 };
+            let all = output.send(|parts| {
+                let now = parts[0].len().min(std::mem::take(&mut room));
+                read.extend_from_slice(&parts[0][..now]);
+                if now == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(now) }
+            });
+            assert!(!all.unwrap());
+            assert_eq!(output.waiting(), wanted.len() - read.len());
+        }
+        assert!(output.bytes().capacity() < 512 << 10, "{} bytes", output.bytes().capacity());
+        assert!(output.send(|parts| Ok(read.write(&parts[0]).unwrap())).unwrap());
+        assert!(read == wanted);
+    }
+
+    #[test]
+    fn room_beside_replies_that_wait_is_made_only_up_to_a_bound() {
+        let mut output = Output::default();
+        let fill = |output: &mut Output, bytes| output.bytes().resize(bytes, 0);
+        fill(&mut output, FULL_BYTES - 1);
+        assert!(!output.is_full());
+        fill(&mut output, FULL_BYTES);
+        assert!(output.is_full());
+        output.make_room(2 * FULL_BYTES + 1);
+        assert!(!output.is_full());
+        fill(&mut output, 2 * FULL_BYTES);
+        assert!(output.is_full());
+        output.make_room(2 * FULL_BYTES + 1);
+        assert!(!output.is_full());
+        fill(&mut output, 2 * FULL_BYTES + 1);
+        output.make_room(2 * FULL_BYTES + 1);
+        assert!(output.is_full());
+        output.make_room(0);
+        assert!(output.is_full());
+    }
 
     #[test]
     fn a_buffer_goes_from_turn_to_turn_and_stays_where_replies_wait() {

@@ -91,6 +91,8 @@ enum Wait {
     In,
     /// Room for replies.
     Out,
+    /// Either of the two.
+    Both,
     /// Its next turn.
     Turn,
 }
@@ -102,6 +104,8 @@ struct Served {
     peer: Peer,
     /// Whether the TLS handshake is complete, and the peer was identified by its origin.
     has_begun: bool,
+    /// Whether the peer sends nothing more. It may still read.
+    is_at_end: bool,
     /// The event that is registered with epoll.
     waits: Wait,
     /// The time of the last received or sent byte, milliseconds since 1970.
@@ -172,12 +176,16 @@ impl Worker {
             }
             let now_ms = unix_ms();
             for place in std::mem::take(&mut self.again) {
-                self.turn(place, now_ms);
+                self.turn(place, false, now_ms);
             }
             for event in &events {
                 match event.data.u64() {
                     WAKE => self.take_in(now_ms),
-                    place => self.turn(place as usize, now_ms),
+                    place => {
+                        let flags = event.flags;
+                        let has_sent = flags.contains(epoll::EventFlags::IN);
+                        self.turn(place as usize, has_sent, now_ms);
+                    }
                 }
             }
             if now_ms.abs_diff(self.ticked_ms) >= TICK_MS {
@@ -198,22 +206,29 @@ impl Worker {
             let data = epoll::EventData::new_u64(place as u64);
             let added = epoll::add(&self.epoll, &transport, data, epoll::EventFlags::IN);
             connection.session.tell(&self.shared);
-            let (has_begun, waits) = (false, Wait::In);
-            let served = Served { transport, connection, peer, has_begun, waits, moved_ms: now_ms };
+            let served = Served {
+                transport,
+                connection,
+                peer,
+                has_begun: false,
+                is_at_end: false,
+                waits: Wait::In,
+                moved_ms: now_ms,
+            };
             self.served[place] = Some(Box::new(served));
             match added {
-                Ok(()) => self.turn(place, now_ms),
+                Ok(()) => self.turn(place, false, now_ms),
                 Err(error) => self.end(place, Some(&error.into())),
             }
         }
     }
 
-    /// Gives a connection its turn.
-    fn turn(&mut self, place: usize, now_ms: u64) {
+    /// Gives a connection its turn. `has_sent`: bytes of its peer have arrived.
+    fn turn(&mut self, place: usize, has_sent: bool, now_ms: u64) {
         let Some(Some(served)) = self.served.get_mut(place) else { return };
         served.connection.input.lend(&mut self.spare.input);
         served.connection.output.lend(&mut self.spare.output);
-        let turned = served.turn(&self.shared, &self.recorder, now_ms);
+        let turned = served.turn(&self.shared, &self.recorder, has_sent, now_ms);
         served.connection.input.give_back(&mut self.spare.input);
         served.connection.output.give_back(&mut self.spare.output);
         match turned {
@@ -225,7 +240,8 @@ impl Worker {
                 served.waits = wait;
                 let flags = match wait {
                     Wait::Out => epoll::EventFlags::OUT,
-                    _ => epoll::EventFlags::IN,
+                    Wait::Both => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+                    Wait::In | Wait::Turn => epoll::EventFlags::IN,
                 };
                 let data = epoll::EventData::new_u64(place as u64);
                 if let Err(error) = epoll::modify(&self.epoll, &served.transport, data, flags) {
@@ -281,6 +297,7 @@ impl Served {
         &mut self,
         shared: &Shared,
         recorder: &Recorder,
+        has_sent: bool,
         now_ms: u64,
     ) -> Result<Option<Wait>, Error> {
         if !self.has_begun {
@@ -294,31 +311,34 @@ impl Served {
             }
             self.begin(shared)?;
         }
-        let mut drained = false;
+        let (mut drained, mut has_sent) = (false, has_sent);
         for _ in 0..TURN_READS {
+            // A client may send a whole pipeline before it reads the first reply.
+            self.connection.make_room_for_replies(has_sent);
             let more = self.connection.process(shared, recorder, now_ms);
-            if !self.send(now_ms)? {
-                return Ok(Some(Wait::Out));
+            let all_sent = self.send(now_ms)?;
+            let is_last = self.connection.session.ends || self.is_at_end && !more;
+            if is_last || !all_sent && !self.connection.has_room_for_replies() {
+                return Ok((!all_sent).then_some(Wait::Out));
             }
-            if self.connection.session.ends {
-                return Ok(None);
-            }
-            if more {
+            if more && all_sent {
                 continue;
             }
-            if drained {
-                return Ok(Some(Wait::In));
+            let wait = if all_sent { Wait::In } else { Wait::Both };
+            if drained || more {
+                return Ok(Some(wait));
             }
             match self.read() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Some(Wait::In));
+                    return Ok(Some(wait));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
                 Err(error) => return Err(error.into()),
-                Ok((0, _)) => return Ok(None),
+                Ok((0, _)) => self.is_at_end = true,
                 Ok((read, room)) => {
                     self.moved_ms = now_ms;
+                    has_sent = true;
                     drained = self.transport.is_plain() && read < room;
                 }
             }

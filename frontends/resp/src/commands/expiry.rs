@@ -133,6 +133,7 @@ pub(super) fn pexpireat(call: &mut Call<'_>) -> Outcome {
 fn tell(call: &mut Call<'_>, tell: impl FnOnce(u64, u64) -> u64) -> Outcome {
     let now_ms = call.now_ms;
     call.at(1, |place, output| {
+        place.count_read();
         output.reply().integer(match place.footer() {
             None => -2,
             Some(Footer { expires_ms: 0, .. }) => -1,

@@ -34,6 +34,7 @@ pub(super) fn exists(call: &mut Call<'_>) -> Outcome {
 
 pub(super) fn kind(call: &mut Call<'_>) -> Outcome {
     call.at(1, |place, output| {
+        place.count_read();
         output.reply().simple(if place.is_taken() { "string" } else { "none" });
         Ok(())
     })
@@ -52,6 +53,7 @@ pub(super) fn object(call: &mut Call<'_>) -> Outcome {
     }
     if is("refcount") {
         return call.at(2, |place, output| {
+            place.count_read();
             if place.is_taken() {
                 output.reply().integer(1)
             } else {
@@ -62,6 +64,7 @@ pub(super) fn object(call: &mut Call<'_>) -> Outcome {
     }
     if is("encoding") {
         return call.at(2, |place, output| {
+            place.count_read();
             if !place.is_taken() {
                 output.reply().null();
                 return Ok(());

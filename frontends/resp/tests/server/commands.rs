@@ -514,6 +514,36 @@ fn mistakes_are_told_as_by_redis() {
 }
 
 #[test]
+fn keyspace_hits_and_misses_are_those_of_redis() {
+    let shared = server(64 << 20);
+    let mut client = TestClient::new(&shared);
+    let counts = |client: &mut TestClient| -> (u64, u64) {
+        let Reply::Bulk(text) = client.say("INFO stats") else { panic!() };
+        let text = String::from_utf8(text).unwrap();
+        let number = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)).unwrap().parse().unwrap()
+        };
+        (number("keyspace_hits:"), number("keyspace_misses:"))
+    };
+    client.say("SET a 12");
+    let reads = "GET|TYPE|EXISTS|TTL|PTTL|EXPIRETIME|OBJECT ENCODING|OBJECT REFCOUNT|STRLEN|TOUCH";
+    for line in reads.split('|') {
+        let before = counts(&mut client);
+        client.say(&format!("{line} a"));
+        assert_eq!(counts(&mut client), (before.0 + 1, before.1), "{line}");
+        client.say(&format!("{line} none"));
+        assert_eq!(counts(&mut client), (before.0 + 1, before.1 + 1), "{line}");
+    }
+    let before = counts(&mut client);
+    for line in
+        ["SET a 12", "SETNX a 1", "INCR a", "APPEND a 1", "EXPIRE a 99", "PERSIST a", "DEL a"]
+    {
+        client.say(line);
+    }
+    assert_eq!(counts(&mut client), before);
+}
+
+#[test]
 fn commands_are_timed_by_kind() {
     let shared = server(64 << 20);
     let mut client = TestClient::new(&shared);

@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::set_socket_send_buffer_size;
+use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use rustls::StreamOwned;
 use spillway_resp::{Config, Listener, Server};
 use spillway_serving::Refusal;
@@ -18,6 +18,7 @@ use spillway_test_support::certificates::Authority;
 use spillway_test_support::sockets::{expect, read_until_closed};
 use spillway_test_support::wait::until;
 use spillway_tls::{ClientSettings, Files, ServerSettings, Versions};
+use spillway_types::Limits;
 
 use crate::support::{command, only};
 
@@ -122,6 +123,75 @@ fn replies_before_the_end_arrive_however_late_they_are_read() {
     }
 }
 
+/// A listener whose connections hold few bytes on their way.
+fn narrow() -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // Accepted sockets inherit both.
+    set_socket_send_buffer_size(&listener, 4096).unwrap();
+    set_socket_recv_buffer_size(&listener, 4096).unwrap();
+    listener
+}
+
+/// SET and GET of a value of 100,000 bytes, and the replies to them.
+fn set_and_get(byte: u8) -> (Vec<u8>, Vec<u8>) {
+    let value = vec![byte; 100_000];
+    let mut commands = command(&[b"SET", b"long", &value]);
+    commands.extend_from_slice(b"GET long\r\n");
+    let replies = [b"+OK\r\n$100000\r\n", &value[..], b"\r\n"].concat();
+    (commands, replies)
+}
+
+#[test]
+fn a_client_may_send_a_whole_pipeline_before_it_reads() {
+    let (ours, theirs) = keys();
+    let (_plain, address) = start_at(narrow(), known(), None);
+    let (_tls, tls_address) = start_at(narrow(), known(), Some(ours));
+    let mut inside = StreamOwned::new(theirs.connection().unwrap(), connect(tls_address));
+    inside.write_all(b"AUTH name secret\r\n").unwrap();
+    expect(&mut inside, b"+OK\r\n");
+    let (pipeline, replies): (Vec<_>, Vec<_>) = (0..40).map(set_and_get).unzip();
+    let mut plain = connect(address);
+    plain.write_all(&pipeline.concat()).unwrap();
+    expect(&mut plain, &replies.concat());
+    inside.write_all(&pipeline.concat()).unwrap();
+    expect(&mut inside, &replies.concat());
+    // One that sends no more may still read.
+    plain.write_all(&pipeline.concat()).unwrap();
+    plain.shutdown(Shutdown::Write).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    expect(&mut plain, &replies.concat());
+    assert_eq!(read_until_closed(&mut plain).unwrap(), 0);
+}
+
+#[test]
+fn a_client_that_only_sends_is_stopped_before_its_replies_take_much_memory() {
+    let limits = Limits { connections_max: 64, operations_max: 64, bytes_max: 64 << 20 };
+    let admits = |client| only(client).with_limits(limits);
+    let (_server, address) = start_for(narrow(), known(), None, admits);
+    let mut reader = connect(address);
+    let mut sender = reader.try_clone().unwrap();
+    let sent = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..200 {
+                sender.write_all(&set_and_get(round).0).unwrap();
+                sent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let (mut seen, mut since) = (0, Instant::now());
+        until("the sender to be stopped", || {
+            let now = sent.load(Ordering::Relaxed);
+            if std::mem::replace(&mut seen, now) != now {
+                since = Instant::now();
+            }
+            since.elapsed() > Duration::from_secs(1)
+        });
+        // Its part of the client's limit is 1 MiB. The client's socket holds up to 4 MiB.
+        assert!((10..80).contains(&seen), "{seen} rounds of 100,000 bytes");
+        (0..200).for_each(|round| expect(&mut reader, &set_and_get(round).1));
+    });
+}
+
 #[test]
 fn whoever_stops_is_cut_off() {
     // Longer than a busy machine keeps this test from sending the next part of a value.
@@ -166,7 +236,7 @@ fn whoever_reads_is_not_cut_off_however_long_it_takes() {
     client.write_all(&command(&[b"SET", b"long", &long])).unwrap();
     expect(&mut client, b"+OK\r\n");
     // The sockets hold about 4 MiB of the reply.
-    rustix::net::sockopt::set_socket_recv_buffer_size(&client, 64 << 10).unwrap();
+    set_socket_recv_buffer_size(&client, 64 << 10).unwrap();
     client.write_all(b"GET long\r\n").unwrap();
     expect(&mut client, b"$16777216\r\n");
     for piece in long.chunks(1 << 20) {
